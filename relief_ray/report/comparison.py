@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import JsonValue
 
 from relief_ray.data.registry import recorded_spec
@@ -32,6 +33,7 @@ from relief_ray.report.results import (
     score_at,
 )
 from relief_ray.report.runs import (
+    Config,
     GridItem,
     Inventory,
     Loaded,
@@ -44,7 +46,6 @@ from relief_ray.report.runs import (
     flat,
     item_of,
     labelled,
-    last_metrics,
     load_runs,
     require_complete,
     searched_keys,
@@ -163,6 +164,7 @@ class Comparison:
     """Keys in which runs that a search chose may differ from method to method."""
     parsed: Parsed = dict
     """How configurations are read before they are compared."""
+    _by_clock: dict[str, Comparison] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -219,10 +221,9 @@ class Comparison:
         known = [r.rounds[-1].costs for r in self.runs]
         return [clock for clock in known[0] if all(clock in costs for costs in known)] if known else []
 
-    @cached_property
-    def by(self) -> Callable[[str], Comparison]:
+    def by(self, clock: str) -> Comparison:
         """The same by another of ``clocks``, made once: its tables take long."""
-        return cache(lambda clock: self if clock == self.clock else replace(self, clock=clock))
+        return self._by_clock.setdefault(clock, self if clock == self.clock else replace(self, clock=clock))
 
     @cached_property
     def shown(self) -> Comparison:
@@ -271,7 +272,7 @@ class Comparison:
     @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
-        names = dict.fromkeys(m for run in self.runs if (last := last_metrics(run)) for m in last.f1_by_modality)
+        names = dict.fromkeys(m for run in self.runs if (last := run.last_metrics) for m in last.f1_by_modality)
         known = self.first.fleet.get("modalities")
         try:
             order = list(map(str, known)) if isinstance(known, list) else list(recorded_spec(self.dataset).names)
@@ -310,7 +311,7 @@ class Comparison:
     @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
-        tested = (by_subject(last) for run in self.runs if (last := last_metrics(run)) is not None)
+        tested = (by_subject(last) for run in self.runs if (last := run.last_metrics) is not None)
         return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
 
     @property
@@ -451,7 +452,6 @@ def scored(one: DataFrame, two: DataFrame, keys: Sequence[str], rounds: DataFram
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    import numpy as np
     import pandas as pd
 
     total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
@@ -502,9 +502,7 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def _flat_setting(
-    config: Mapping[str, JsonValue], searched: Iterable[str] = (), parsed: Parsed = dict
-) -> dict[str, JsonValue]:
+def _flat_setting(config: Config, searched: Iterable[str] = (), parsed: Parsed = dict) -> dict[str, JsonValue]:
     """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
 
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
@@ -607,7 +605,7 @@ def _place(loaded: Loaded) -> tuple[str, str]:
     return loaded.run.data_origin, loaded.run.engine
 
 
-def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     """The keys in which settings vary, beside those that every title names, with ``mine``'s values.
 
     Empty values are left out: that the others' are not is in their titles. A setting of tuned cells lacks what the

@@ -22,10 +22,7 @@ from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import (
     Loaded,
-    device_types,
-    fleet_of,
     has_folds,
-    last_metrics,
     split_name,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired
@@ -254,7 +251,7 @@ def _failure(loaded: Loaded) -> str | None:
     first, number = next(loss for p, loss in losses if p == phase), max(2, classes)
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
-    metrics = last_metrics(loaded)
+    metrics = loaded.last_metrics
     score = None if metrics is None else metrics.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
@@ -495,7 +492,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
     values = [
         value
         for loaded in runs
-        for types in (device_types(loaded),)
+        for types in (loaded.types,)
         for record in loaded.trained
         for a, b, value in record.pairwise.get(block, ())
         if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
@@ -605,4 +602,4 @@ def span_text(values: Sequence[float], decimals: int = 2) -> str:
 
 def fleet_in(comparison: Comparison) -> Fleet | None:
     """The fleet of the first run that has one."""
-    return next((f for r in comparison.runs if (f := fleet_of(r)) is not None), None)
+    return next((f for r in comparison.runs if (f := r.fleet) is not None), None)

@@ -12,16 +12,17 @@ from math import isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics
-from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics
+from relief_ray.report.runs import Loaded, condensed
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
-    from numpy import ndarray
     from pandas import DataFrame
 
-    Curve = Mapping[str, ndarray]
+Curve = Mapping[str, np.ndarray]
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
@@ -39,22 +40,6 @@ FACTS = (
     "replicate",
     "rounds",
     "model_sha256",
-)
-# Columns of ``client_table``.
-_CLIENT_COLUMNS = (
-    "round",
-    "client",
-    "type",
-    "sensors",
-    "down_s",
-    "forward_s",
-    "backward_s",
-    "optimizer_s",
-    "up_s",
-    "compute_s",
-    "link_s",
-    "wait_s",
-    "energy_j",
 )
 # Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
 COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
@@ -75,7 +60,6 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
     What needs FedAvg is taken from its run of the same fold, rotation and seed. ``rounds``: the runs' ``round_table``.
     """
-    import numpy as np
     import pandas as pd
 
     small = [condensed(run) for run in runs]
@@ -87,7 +71,7 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     # Runs without FedAvg's find the empty place behind the last.
     places = [fedavg.get(run.replicate, -1) for run in small]
     theirs = {name: np.append(values, np.nan)[places] for name, values in table.items()}
-    is_small = np.array([run.committed is not None and not is_pooled(run) for run in runs])
+    is_small = np.array([run.committed is not None and not run.pooled for run in runs])
     tested = list(map(curves(rounds).get, range(len(runs))))
     with np.errstate(all="ignore"):
         for name, better in {
@@ -114,8 +98,6 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
     """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
-    import numpy as np
-
     tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
     numbers, starts = np.unique(tested["run"].to_numpy(dtype=int), return_index=True)
     names = ("round", "f1_percent", *_AT_EQUAL)
@@ -132,14 +114,12 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(runs: Sequence[Loaded], table: Mapping[str, ndarray], rounds: DataFrame) -> dict[str, ndarray]:
+def _budgets(runs: Sequence[Loaded], table: Mapping[str, np.ndarray], rounds: DataFrame) -> dict[str, np.ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
     where these differ. NaN where nothing is compared.
     """
-    import numpy as np
-
     # Of a run's numbers the largest stands last.
     most = dict(sorted(zip(rounds["run"], rounds["aggregations"], strict=True)))
     found = {cost: np.full(len(runs), np.nan) for cost in _AT_EQUAL}
@@ -160,8 +140,6 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 
     A run that ended earlier keeps its last F1. NaN for a budget of NaN.
     """
-    import numpy as np
-
     # For a curve of one evaluation, `np.interp` answers NaN with that one.
     if tested is None or isnan(budget):
         return float("nan")
@@ -170,13 +148,13 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     first, second = loaded.repetition
-    replicate, metrics = loaded.value("replicate"), last_metrics(loaded)
+    replicate, metrics = loaded.value("replicate"), loaded.last_metrics
     return {
         "run": number,
         "method": loaded.label,
         "is_bound": loaded.run.method.is_bound,
         "personalised": metrics is not None and metrics.f1_fleet is not None,
-        "pooled": is_pooled(loaded),
+        "pooled": loaded.pooled,
         **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
         "repetition": first * 10**6 + second + 1,
@@ -203,7 +181,7 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
     validated = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
     best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
     tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
-    last = last_metrics(loaded) or Metrics(f1=None)
+    last = loaded.last_metrics or Metrics(f1=None)
     shares = {
         "f1_percent": last.headline,
         "f1_best_percent": dict(tested).get(-best),
@@ -252,7 +230,7 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
     before = loaded.rounds[0].totals[clock].bytes_up if loaded.has_bootstrap else 0
     most = max((c.bytes_up for r in loaded.trained for c in r.clients), default=None)
-    slots, pooled = count_slots(loaded), is_pooled(loaded)
+    slots, pooled = count_slots(loaded), loaded.pooled
     return {
         "up_mib": _mib(up),
         "up_max_mib": None if pooled else _mib(most),
@@ -325,36 +303,19 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
 
 
 def client_table(loaded: Loaded, clock: str) -> DataFrame:
-    """A row per round and client of one run: its device, seconds by stage, joules, groups; none of committed cells.
+    """A row per round and client of one run: its device's type, seconds and joules; none of committed cells.
 
     Read for one run at a time, and not kept.
     """
     import pandas as pd
 
-    types, fleet = device_types(loaded), fleet_of(loaded)
-    sensors = {} if fleet is None else {c.id: " ".join(c.modalities) for c in fleet.clients}
-    rows = []
-    for r in loaded.rounds:
-        for cost in r.costs[clock].clients:
-            t = cost.times
-            rows.append(
-                {
-                    "round": r.round,
-                    "client": cost.client,
-                    "type": types.get(cost.client, "?"),
-                    "sensors": sensors.get(cost.client, ""),
-                    "down_s": t.down_s,
-                    "forward_s": t.forward_s,
-                    "backward_s": t.backward_s,
-                    "optimizer_s": t.optimizer_s,
-                    "up_s": t.up_s,
-                    "compute_s": t.forward_s + t.backward_s + t.optimizer_s,
-                    "link_s": t.up_s + t.down_s,
-                    "wait_s": cost.wait_s,
-                    "energy_j": cost.energy_j,
-                }
-            )
-    return pd.DataFrame(rows, columns=list(_CLIENT_COLUMNS))
+    types = loaded.types
+    rows = (
+        (r.round, c.client, types.get(c.client, "?"), c.times.compute_s, c.times.link_s, c.wait_s, c.energy_j)
+        for r in loaded.rounds
+        for c in r.costs[clock].clients
+    )
+    return pd.DataFrame(rows, columns=["round", "client", "type", "compute_s", "link_s", "wait_s", "energy_j"])
 
 
 def _ratio(above: float, below: float) -> float | None:

@@ -22,7 +22,7 @@ from relief_ray.report.remarks import (
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import GridItem, chosen_keys, config_value, has_folds
+from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
@@ -54,7 +54,7 @@ STARRED = (
 TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column in (HEADLINE, SPEEDUP))
 
 
-def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = ()) -> Table:
+def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Table:
     """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
 
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
@@ -69,7 +69,6 @@ def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = 
     labels = [label for label in labels_of(comparison) if comparison.has(label)]
     bounds = bounds_of(comparison, labels)
     return table_of(
-        slug,
         comparison,
         labels,
         columns,
@@ -154,7 +153,7 @@ def taken_over(comparison: Comparison) -> list[str]:
     return [*filter(None, (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison)))]
 
 
-def clocks_table(comparison: Comparison, slug: str) -> Table | None:
+def clocks_table(comparison: Comparison) -> Table | None:
     """Speedup of every method by every clock that was recorded; None where there is one clock."""
     clocks = comparison.clocks
     if len(clocks) < 2:
@@ -171,7 +170,6 @@ def clocks_table(comparison: Comparison, slug: str) -> Table | None:
         "the main table. The last column counts the bootstrap round."
     )
     return Table(
-        slug=slug,
         caption=f"Speedup by clock: {comparison.title}.",
         head=("method", *(f"`{clock}`" for clock in clocks), f"`{comparison.clock}`, with bootstrap"),
         rows=tuple(rows),
@@ -211,12 +209,12 @@ def _tuned_notes(tuned: Comparison | None) -> Iterator[str]:
         yield f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}."
 
 
-def _parts(config: Mapping[str, JsonValue]) -> dict[str, str]:
+def _parts(config: Config) -> dict[str, str]:
     """The values that a search chose: ``lr 0.003``, ``limit none``, ``gamma A 1 B 0.75``."""
     return {key: f"{key.rpartition('.')[2]} {_shown(config_value(config, key))}" for key in chosen_keys(config)}
 
 
-def _values(config: Mapping[str, JsonValue]) -> str:
+def _values(config: Config) -> str:
     """``lr 0.003, gamma 0.5, edge``."""
     edge = config_value(config, "choice.at_edge")
     return ", ".join([*_parts(config).values(), *(["edge"] if edge else [])])
@@ -231,7 +229,7 @@ def _shown(value: JsonValue) -> str:
 _LEARNING_RATE = "training.lr"
 
 
-def search_table(comparison: Comparison, slug: str) -> Table:
+def search_table(comparison: Comparison) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
     rates, places, rows = sorted(set(map(_rate, comparison.items))), defaultdict(list), defaultdict(list)
     # Folds are never averaged: one validates on subjects that another tests.
@@ -255,7 +253,6 @@ def search_table(comparison: Comparison, slug: str) -> Table:
         "round, and it cannot be chosen."
     )
     return Table(
-        slug=slug,
         caption=f"Search by validation F1 (%): {comparison.title}.",
         head=("method", *(f"lr {rate:g}" for rate in rates)),
         rows=tuple(itertools.starmap(row, rows.items())),
