@@ -35,24 +35,21 @@ from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
-from relief_ray.records.cells import CellState
 from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
-from relief_ray.studies.plan import Plan, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
+from relief_ray.studies.plan import Plan, State, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback
-from relief_ray.studies.spec import Cell, Spec, as_typed, joined
+from relief_ray.studies.spec import Spec, as_typed, joined
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
 from tune_configs.registry import GRIDS, cells_of, load_grid
-
-State = CellState[Cell]
 
 
 def run_command(

@@ -29,7 +29,6 @@ from relief_ray.experiment.verify import verified
 from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
 from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.plugins.load import is_path, sources
-from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
@@ -40,7 +39,7 @@ from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
-from relief_ray.studies.plan import Plan, look_at, refuse_stale
+from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
 from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
     Folds,
@@ -150,7 +149,7 @@ class _Followed:
         alerts: what its rounds warn of.
     """
 
-    state: CellState[Cell]
+    state: State
     since_s: float = field(default_factory=time.monotonic)
     last: int = -1
     is_running: bool = False
@@ -197,9 +196,7 @@ class Loop:
         senders: hear of begun runs, of their rounds and of their ends.
     """
 
-    def __init__(
-        self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[CellState[Cell]] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[State] | None = None) -> None:
         """``stop``: asks all cells to stop after their round; ``todo`` None: all cells that are not finished."""
         titles = _titles_of(plan)
         self.plan, self.callback, self._stop = plan, callback, stop
@@ -310,7 +307,7 @@ class Loop:
         for name in tuple(self._running):
             self.end(name)
 
-    def reuse(self, state: CellState[Cell]) -> None:
+    def reuse(self, state: State) -> None:
         """Tell of a run that was finished before.
 
         Raises:
@@ -348,7 +345,7 @@ class Loop:
         if cell.name in self._left:
             self._left[cell.name] = min(before, left)
 
-    def _keep_score(self, state: CellState[Cell], record: RoundRecord | None) -> None:
+    def _keep_score(self, state: State, record: RoundRecord | None) -> None:
         if (f1 := headline_f1(record)) is not None:
             self._scores[state.cell.name] = f1
 
@@ -390,7 +387,7 @@ def compute(
     callback: Callback,
     stop: Stop = never,
     *,
-    todo: Sequence[CellState[Cell]] | None = None,
+    todo: Sequence[State] | None = None,
     out_of_time: Stop = never,
 ) -> Loop:
     """Compute whatever of the plan is to be computed, in the way ``how``, while its records are copied.
@@ -443,7 +440,7 @@ def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
     return how
 
 
-def _process_of(state: CellState[Cell]) -> tuple[bool, str]:
+def _process_of(state: State) -> tuple[bool, str]:
     """What neighbours must have in common to be computed in one process."""
     return state.is_finished, state.cell.name if state.cell.config.modules() else ""
 
@@ -484,7 +481,7 @@ def _facts_text(setup: Setup, where: str) -> str:
     return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
-def rounds_to_do(state: CellState[Cell]) -> int:
+def rounds_to_do(state: State) -> int:
     """Number of rounds that are missing, the bootstrap included."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
     return max(0, state.cell.num_planned - state.num_rounds)
@@ -512,18 +509,18 @@ def _title_of(cell: Cell, name: str) -> str:
     return ", ".join([name, *fold, draw])
 
 
-def f1_heading(states: Iterable[CellState[Cell]]) -> str:
+def f1_heading(states: Iterable[State]) -> str:
     """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
     parts = {part for state in states for part in state.cell.config.evaluation.parts}
     return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
-def is_disk_full(state: CellState[Cell]) -> bool:
+def is_disk_full(state: State) -> bool:
     """True where a cell failed because nothing can be written any more."""
     return state.status == "failed" and any(w in state.why for w in ("No space left", "MiB free, expected at least"))
 
 
-def leaders(states: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> tuple[Leader, ...]:
+def leaders(states: Iterable[State], scores: Mapping[str, float]) -> tuple[Leader, ...]:
     """The best method of each setting by mean score over its finished folds and seeds."""
     by_setting: dict[str, dict[str, list[float]]] = {}
     for cell in (state.cell for state in states if state.cell.name in scores):
@@ -536,7 +533,7 @@ def leaders(states: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> t
     return tuple(rows)
 
 
-def check_reusable(state: CellState[Cell]) -> str:
+def check_reusable(state: State) -> str:
     """Check that a finished run was computed on today's data; return the line that says it is reused.
 
     Raises:

@@ -61,6 +61,8 @@ from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
+# A planned cell with what its folder holds now.
+State = CellState[Cell]
 _SUFFIXES = (".yaml", ".yml", ".json")
 # Name of the only cell of a single run's folder: it lies in the folder itself.
 _SINGLE = "."
@@ -160,7 +162,7 @@ class Plan:
         """True for the folder of one run, which no plan lists."""
         return [cell.name for cell in self.cells] == [_SINGLE]
 
-    def look(self) -> tuple[CellState[Cell], ...]:
+    def look(self) -> tuple[State, ...]:
         """Every cell with what its folder holds now."""
         return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
 
@@ -317,14 +319,14 @@ def _holds(file: PlanFile) -> str:
     return f"holds the grid {file.name}" if file.kind == "grid" else f"holds runs of {file.name}"
 
 
-def look_at(cell: Cell, folder: Path) -> CellState[Cell]:
+def look_at(cell: Cell, folder: Path) -> State:
     """Read the cell's status from its folder alone."""
 
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
     state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
-    return replace(cast("CellState[Cell]", state), cell=cell, folder=folder)
+    return replace(cast("State", state), cell=cell, folder=folder)
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -408,7 +410,7 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
-def _check_folder(state: CellState[Cell]) -> None:
+def _check_folder(state: State) -> None:
     run = state.run
     if run is None:
         if (state.folder / RUN_FILE).exists():
@@ -508,7 +510,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))
 
 
-def await_quiet(states: Iterable[CellState[Cell]], wait_s: float = _GONE_S) -> None:
+def await_quiet(states: Iterable[State], wait_s: float = _GONE_S) -> None:
     """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:
