@@ -10,7 +10,7 @@ from statistics import mean
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.paper import V0, V1, V2, V3
-from relief_ray.report.remarks import fleet_in, span_text, twins
+from relief_ray.report.remarks import span_text, twins
 from relief_ray.report.results import FUSION_BLOCK
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import REFERENCE
@@ -131,7 +131,7 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
 
 def _dilution(comparison: Comparison) -> Iterator[str]:
     """Distance by which clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
-    runs, fleet = comparison.runs_of(REFERENCE), fleet_in(comparison)
+    runs, fleet = comparison.runs_of(REFERENCE), comparison.fleet
     norms = update_norms(runs)
     if not runs or fleet is None:
         return

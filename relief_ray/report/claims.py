@@ -144,16 +144,13 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
             claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in claims),
             num_claims=number,
             at=file.committed.at,
-            rates=_rates(comparison, file.claims),
+            rates=tuple(
+                filter(None, (aa_rate(comparison, f) for f in dict.fromkeys(c.figure for c in file.claims.claims)))
+            ),
         )
         for place, (file, comparison, claims) in ordered
     }
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
-
-
-def _rates(comparison: Comparison, claims: Claims) -> tuple[AaRate, ...]:
-    figures = dict.fromkeys(claim.figure for claim in claims.claims)
-    return tuple(rate for figure in figures if (rate := aa_rate(comparison, figure)) is not None)
 
 
 def _decided(judged: JudgedClaim, outcome: Paired, p_holm: float) -> JudgedClaim:

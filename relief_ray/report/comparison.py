@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from math import isnan
+from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import JsonValue
 
+from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
@@ -112,28 +112,18 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     """Figures by name, in the unit that the name ends with."""
-    over_reference: Callable[[str, str], Paired | None]
-    """The paired difference of a method to FedAvg in a column of the run table, in points; computed when asked for."""
+    over_reference: Callable[[str], Paired | None]
+    """Its paired difference to FedAvg in a column of the run table, in points; computed when asked for."""
 
     @property
     def f1(self) -> Paired | None:
         """Of the headline F1 after the last round."""
-        return self.over_reference(self.label, "f1_percent")
+        return self.over_reference("f1_percent")
 
     @property
     def at_rounds(self) -> Paired | None:
         """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
-        return self.over_reference(self.label, "f1_at_rounds_percent")
-
-    @property
-    def canonical(self) -> Paired | None:
-        """Of the canonical model's F1."""
-        return self.over_reference(self.label, "f1_canonical_percent")
-
-    @property
-    def rare(self) -> Paired | None:
-        """Of the F1 of the canonical model that sees the rare sensors alone."""
-        return self.over_reference(self.label, "f1_rare_percent")
+        return self.over_reference("f1_at_rounds_percent")
 
     @property
     def is_bound(self) -> bool:
@@ -210,7 +200,7 @@ class Comparison:
                 personalised=bool(group["personalised"].any()),
                 num_runs=len(group),
                 stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
-                over_reference=over_reference,
+                over_reference=partial(over_reference, label),
             )
             found.append(method)
         return tuple(found)
@@ -273,12 +263,13 @@ class Comparison:
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
         names = dict.fromkeys(m for run in self.runs if (last := run.last_metrics) for m in last.f1_by_modality)
-        known = self.first.fleet.get("modalities")
-        try:
-            order = list(map(str, known)) if isinstance(known, list) else list(recorded_spec(self.dataset).names)
-        except UserError:
-            order = []
+        order = () if self.fleet is None else self.fleet.modalities
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The fleet of the first run that has one."""
+        return next((run.fleet for run in self.runs if run.fleet is not None), None)
 
     @property
     def personalised(self) -> list[str]:
@@ -447,37 +438,23 @@ def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: 
     return scored(one, two, KEY, rounds, figure)
 
 
-def scored(one: DataFrame, two: DataFrame, keys: Sequence[str], rounds: DataFrame, figure: str) -> DataFrame:
+def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, figure: str) -> DataFrame:
     """``pairs`` of the rows of two run tables that are equal in ``keys``, in their order; of equal rows the first.
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    import pandas as pd
-
     total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
-    mine, other = (_by_key(part, keys, total) for part in (one, two))
-    tested = curves(rounds) if cost else {}
-    rows: list[tuple[float, ...]] = []
-    for key in sorted(mine.keys() & other.keys()):
-        (first, run, repetition), (second, run_second, _) = mine[key], other[key]
-        if cost:
-            first, second = (score_at(tested.get(i), cost, min(first, second)) for i in (run, run_second))
-        if not isnan(first + second):
-            rows.append((*key, repetition, run, run_second, first, second))
-    names = [*keys, "repetition", "run", "run_second", "first", "second"]
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pd.DataFrame({name: np.array(column) for name, column in zip(names, columns, strict=True)})
-
-
-def _by_key(table: DataFrame, keys: Sequence[str], figure: str) -> dict[tuple[int, ...], tuple[float, int, int]]:
-    """Figure, number and repetition of each run: joins of tables with few rows take ten times as long."""
-    if figure not in table:
-        return {}
-    columns = (table[name].tolist() for name in (*keys, figure, "run", "repetition"))
-    rows: dict[tuple[int, ...], tuple[float, int, int]] = {}
-    for *key, value, run, repetition in zip(*columns, strict=True):
-        rows.setdefault(tuple(key), (value, run, repetition))
-    return rows
+    mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
+    other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
+    found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)
+    scores = [found.pop(total), found.pop(f"{total}_second")]
+    if cost:
+        tested, budgets = curves(rounds), np.minimum(*scores)
+        for side, name in enumerate(("run", "run_second")):
+            spent = zip(found[name], budgets, strict=True)
+            scores[side] = [score_at(tested.get(run), cost, budget) for run, budget in spent]
+    found["first"], found["second"] = scores
+    return found.dropna(subset=["first", "second"], ignore_index=True)
 
 
 def paired_gain(scores: DataFrame) -> Paired | None:
@@ -613,10 +590,13 @@ def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     """
     keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
     varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
-    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
+    return {k.rpartition(".")[2]: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
 
 
-def _shown(value: JsonValue) -> str:
+def in_title(value: JsonValue) -> str:
+    """A value of a configuration as titles and tables of searches show it: ``0.5``, ``[1, 2]``, ``A 1 B 0.75``."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {in_title(v)}" for key, v in value.items())
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

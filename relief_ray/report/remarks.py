@@ -12,7 +12,6 @@ from math import isfinite, log
 from statistics import mean
 from typing import Any, NamedTuple
 
-from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
@@ -512,8 +511,8 @@ class DeviceShare(NamedTuple):
     num_devices: int
 
 
-def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
-    """Means over devices of a type, rounds 1..R and runs."""
+def device_shares(runs: Sequence[Loaded], clock: str) -> list[DeviceShare]:
+    """Means over devices of a type, rounds 1..R and runs of one method."""
     import pandas as pd
 
     tables = (client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs))
@@ -525,7 +524,9 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
     # Folds and rotations give a client another type: devices are counted run by run.
     number = rows.groupby(["type", "run"])["client"].nunique().groupby("type").max()
     shares = rows.groupby("type")[names].mean().to_dict("index")
-    return [DeviceShare(method=method, kind=kind, num_devices=number[kind], **row) for kind, row in shares.items()]
+    return [
+        DeviceShare(method=runs[0].label, kind=kind, num_devices=number[kind], **row) for kind, row in shares.items()
+    ]
 
 
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
@@ -548,7 +549,12 @@ def directions(comparison: Comparison, paper: Paper) -> list[str]:
             continue
         scores = (
             ("F1", row.f1, table.get(name, f"{data} F1 (%)"), data),
-            ("rare-modality F1", row.rare, table.get(name, "rare-modality F1 (%)"), "PAMAP2"),
+            (
+                "rare-modality F1",
+                row.over_reference("f1_rare_percent"),
+                table.get(name, "rare-modality F1 (%)"),
+                "PAMAP2",
+            ),
         )
         found = [_speed(row, table.get(name, "speedup"), comparison.clock), *(_score(*score) for score in scores)]
         sentences += [f"`{label}`: {words}." for words in found if words]
@@ -580,7 +586,7 @@ def _score(figure: str, ours: Paired | None, cell: PaperCell | None, data: str) 
 
 def rare_alone(comparison: Comparison) -> Iterator[str]:
     """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
-    fleet, number = fleet_in(comparison), comparison.runs[0].covered("classes")
+    fleet, number = comparison.fleet, comparison.runs[0].covered("classes")
     scores = [f1 for row in comparison.rows if (f1 := row.mean("f1_rare_percent")) is not None]
     if fleet is None or not scores or not number:
         return
@@ -598,8 +604,3 @@ def span_text(values: Sequence[float], decimals: int = 2) -> str:
     """``1.2 to 3.4``, or one number where both ends look alike."""
     low, high = (f"{value:.{decimals}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
-
-
-def fleet_in(comparison: Comparison) -> Fleet | None:
-    """The fleet of the first run that has one."""
-    return next((f for r in comparison.runs if (f := r.fleet) is not None), None)

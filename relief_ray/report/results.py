@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relief_ray.records.metrics import extra_columns
-from relief_ray.records.schema import ClientRecord, Metrics
+from relief_ray.records.schema import Metrics
 from relief_ray.report.runs import Loaded, condensed
 from relief_ray.strategies import PROPOSED, REFERENCE
 
@@ -63,37 +63,27 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     import pandas as pd
 
     small = [condensed(run) for run in runs]
-    known = [figures(run, clock) for run in small]
-    # Arrays: pandas joins and groups few rows ten times as slowly.
-    names = dict.fromkeys(name for row in known for name in row)
-    table = {name: np.array([row.get(name) for row in known], dtype=float) for name in names}
-    fedavg = {run.replicate: i for i, run in reversed([*enumerate(small)]) if run.label == REFERENCE}
-    # Runs without FedAvg's find the empty place behind the last.
-    places = [fedavg.get(run.replicate, -1) for run in small]
-    theirs = {name: np.append(values, np.nan)[places] for name, values in table.items()}
+    facts = pd.DataFrame(map(_facts, small, range(len(runs))))
+    table = pd.DataFrame([figures(run, clock) for run in small]).astype(float)
+    replicates = pd.MultiIndex.from_frame(facts[KEY])
+    fedavg = table.set_axis(replicates)[(facts["method"] == REFERENCE).to_numpy()]
+    theirs = fedavg[~fedavg.index.duplicated()].reindex(replicates).set_axis(table.index)
     is_small = np.array([run.committed is not None and not run.pooled for run in runs])
+    for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
+        # Cells that keep no FedAvg round of their own.
+        ratio = theirs[better] / table[better]
+        against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
+        table[name] = table[name].mask(table[name].isna() & is_small, against)
+    table["up_saved_percent"] = (100 * (1 - table["up_mib"] / theirs["up_mib"])).where(theirs["up_mib"] > 0)
     tested = list(map(curves(rounds).get, range(len(runs))))
-    with np.errstate(all="ignore"):
-        for name, better in {
-            "speedup": "round_s",
-            "speedup_total": "total_s",
-            "energy_saved_percent": "energy_j",
-        }.items():
-            # Cells that keep no FedAvg round of their own.
-            ratio = theirs[better] / table[better]
-            against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
-            table[name] = np.where(np.isnan(table[name]) & is_small, against, table[name])
-        saved = 100 * (1 - table["up_mib"] / theirs["up_mib"])
-        table["up_saved_percent"] = np.where(theirs["up_mib"] > 0, saved, np.nan)
     for name, targets in {
         "tta85": np.full(len(runs), _TTA_PERCENT),
         "tta95": _TTA_SHARE * theirs["f1_percent"],
     }.items():
-        reached = np.array(list(map(_first, tested, targets)))
-        table |= zip((f"{name}_rounds", f"{name}_s", f"{name}_j"), reached.T, strict=True)
+        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
     for cost, budgets in _budgets(small, table, rounds).items():
-        table[_AT_EQUAL[cost]] = np.array([score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)])
-    return pd.DataFrame(map(_facts, small, range(len(runs)))).join(pd.DataFrame(table))
+        table[_AT_EQUAL[cost]] = [score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)]
+    return facts.join(table)
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
@@ -114,7 +104,7 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(runs: Sequence[Loaded], table: Mapping[str, np.ndarray], rounds: DataFrame) -> dict[str, np.ndarray]:
+def _budgets(runs: Sequence[Loaded], table: DataFrame, rounds: DataFrame) -> dict[str, np.ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
@@ -129,7 +119,7 @@ def _budgets(runs: Sequence[Loaded], table: Mapping[str, np.ndarray], rounds: Da
         anchors = [i for i in places if runs[i].label in _ANCHORS]
         used = anchors if len(anchors) >= len(_ANCHORS) else [i for i in places if not runs[i].run.method.is_bound]
         for total, cost in COSTS.values() if len(used) > 1 else ():
-            found[cost][places] = np.fmin.reduce(table[total][used])
+            found[cost][places] = table[total].iloc[used].min()
         if len(counts := {most[i] for i in places}) > 1:
             found["aggregations"][places] = min(counts)
     return found
@@ -240,30 +230,27 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
         "trained_percent": _percent(trained),
         "speedup_paper": at_paper,
         "wall_s": wall_s,
-        "free_slots": mean(free for _, free, _ in slots) if slots else None,
-        "chosen_slots": mean(chosen for _, _, chosen in slots) if slots else None,
+        "free_slots": mean(free for free, _ in slots) if slots else None,
+        "chosen_slots": mean(chosen for _, chosen in slots) if slots else None,
     }
 
 
-def count_slots(loaded: Loaded) -> list[tuple[int, int, int]] | None:
-    """Mandatory, free and chosen slots of every client and round; a slot is a group that a client trained in a round.
+def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
+    """Free and chosen slots of every client and round; a slot is a group that a client trained in a round.
 
-    Mandatory: of the client's own fusion blocks ``A_m``, unless the method drops that rule. Free: the others. Chosen:
+    Free: not of the client's own fusion blocks ``A_m``, which are mandatory unless the method drops that rule. Chosen:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
     method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
     """
     reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
     if not reach or loaded.value("strategy.select") == "all":
         return None
-    forced = loaded.value("strategy.mandatory") is not False
-    return [_slots(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
-
-
-def _slots(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[int, int, int]:
-    mandatory = {group for group in reach if forced and group.startswith(FUSION_BLOCK)}
-    free = set(client.trained) - mandatory
-    is_choice = 0 < len(free) < len(reach - mandatory)
-    return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
+    is_forced, slots = loaded.value("strategy.mandatory") is not False, []
+    for client in (c for r in loaded.trained for c in r.clients if c.client in reach):
+        mandatory = {group for group in reach[client.client] if is_forced and group.startswith(FUSION_BLOCK)}
+        num_free, num_offered = len(set(client.trained) - mandatory), len(reach[client.client] - mandatory)
+        slots.append((num_free, num_free if num_free < num_offered else 0))
+    return slots
 
 
 def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:

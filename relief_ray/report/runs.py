@@ -29,7 +29,7 @@ from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.strategies import PRESETS, method_name
-from relief_ray.support.errors import Setting, UserError, nearest
+from relief_ray.support.errors import Setting, UserError, counted, nearest
 
 # A configuration as its record holds it.
 Config = Mapping[str, JsonValue]
@@ -116,13 +116,7 @@ class Loaded:
     @property
     def draw(self) -> str:
         """The fold (where the split has folds) and the seed or replicate, in words."""
-        fold, rotation, seed = self.replicate
-        place = f"fold {fold}, " if has_folds(self.run.config) else ""
-        number = self.value("replicate")
-        if isinstance(number, int):
-            return f"{place}replicate {number}"
-        turned = f"rotation {rotation}, " if rotation else ""
-        return f"{place}{turned}seed {seed}"
+        return draw_of(self.run.config)
 
     @property
     def is_fitted(self) -> bool:
@@ -170,6 +164,12 @@ class Loaded:
     def last_metrics(self) -> Metrics | None:
         """Test metrics of the last evaluated round 1..R."""
         return next((r.metrics for r in reversed(self.rounds) if r.round >= 1 and r.metrics is not None), None)
+
+    @property
+    def machine(self) -> str:
+        """The machine that began it, its cores and threads, in words."""
+        machine = self.run.machine
+        return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
 
     @property
     def pooled(self) -> bool:
@@ -248,6 +248,16 @@ def repetition_of(config: Config) -> Repetition:
     """The replicate that a run belongs to: equal in all folds; without a number its seed and rotation stand for it."""
     number, (_, rotation, seed) = config_value(config, "replicate"), replicate_of(config)
     return (number, -1) if isinstance(number, int) else (seed, rotation)
+
+
+def draw_of(config: Config) -> str:
+    """Fold (where the split has folds) and seed or replicate in words: ``fold 0, replicate 2``, ``seed 1``."""
+    fold, rotation, seed = replicate_of(config)
+    place = f"fold {fold}, " if has_folds(config) else ""
+    number = config_value(config, "replicate")
+    if isinstance(number, int):
+        return f"{place}replicate {number}"
+    return f"{place}{f'rotation {rotation}, ' if rotation else ''}seed {seed}"
 
 
 def flat(config: Config) -> dict[str, JsonValue]:
@@ -567,17 +577,14 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     for item in items:
         values = flat({key: value for key, value in item.config.items() if key not in NOT_DECIDING})
         cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
-        group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
+        agrees = (same for theirs, same in cells_of_hash if all(theirs[k] == values[k] for k in theirs.keys() & values))
+        group = next(agrees, None)
         if group is None:
             group = []
             cells_of_hash.append((values, group))
             groups.append(group)
         group.append(item)
     return tuple(item for group in groups for item in _one(group))
-
-
-def _agree(first: Config, second: Config) -> bool:
-    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
@@ -595,7 +602,9 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
     if is_committed(path):
         runs = read_small(path)
-        return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
+        return [(f"{path}#{name}", item_of(name, loaded)) for name, loaded in runs.items()], [
+            read_committed(path).title
+        ]
     plans = [(file.parent, read_plan_file(file)) for file in below(path, PLAN_FILE)]
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
@@ -613,8 +622,12 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
 
 
 def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -> GridItem:
-    """The item of a run that was read."""
+    """The item of a run that was read; a finished one without a test score, such as a search's try, is untested."""
     run = loaded.run
+    if status == "done" and loaded.last_metrics is None:
+        is_folder = loaded.committed is None
+        why = "evaluation.parts lacks `test`" if is_folder else "validation scores are in the run folder alone"
+        status = "untested"
     return GridItem(
         name=name,
         label=loaded.label,
@@ -625,13 +638,6 @@ def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -
         why=why,
         loaded=loaded,
     )
-
-
-def _small(name: str, loaded: Loaded) -> GridItem:
-    """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
-    if loaded.last_metrics is None:
-        return item_of(name, loaded, "untested", "validation scores are in the run folder alone")
-    return item_of(name, loaded)
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -657,9 +663,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
     status, why = _state(folder, run)
-    if status == "done" and loaded.last_metrics is None:
-        status, why = "untested", "evaluation.parts lacks `test`"
-    elif status != "done" and run.status != "done":
+    if status != "done" and run.status != "done":
         why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
     return item_of(name, loaded, status, why)
 

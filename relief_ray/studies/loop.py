@@ -17,7 +17,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.federated import RoundVoid
@@ -36,7 +36,7 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
-from relief_ray.report.runs import variant_names
+from relief_ray.report.runs import draw_of, variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
@@ -50,7 +50,6 @@ from relief_ray.studies.request import (
     Target,
     plan_of,
 )
-from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
@@ -90,45 +89,27 @@ Stop = Callable[[], bool]
 Tell = Callable[..., None]
 
 
-class Computer(Protocol):
-    """Computes a cell that was opened: in this process (``Here``), or on Ray (``actors.launch.OnRay``)."""
+class Computer:
+    """Computes cells that were opened: this one in this process, ``actors.launch.OnRay`` on Ray."""
 
-    lost: Callable[[str], None] | None
+    lost: Callable[[str], None] | None = None
     """Called where Ray does not answer any more."""
 
     def where(self, setup: Setup) -> str:
         """Where its clients are computed, in words."""
-
-    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
-        """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
-
-    def unopened(self) -> Computer:
-        """The same for another process, without what is open in this one."""
-
-    def opened(self, tell: Tell) -> AbstractContextManager[object]:
-        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
-
-
-class Here:
-    """Computes cells in this process."""
-
-    lost: Callable[[str], None] | None = None
-
-    def where(self, setup: Setup) -> str:
-        """Say so."""
         return "in this process"
 
     def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
-        """Compute the missing rounds of the run in ``path``."""
+        """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
         with threads(setup.job.num_threads):
             return run_opened(setup, path, should_stop=stop, on_note=on_note)
 
-    def unopened(self) -> Here:
-        """Return itself."""
+    def unopened(self) -> Computer:
+        """The same for another process, without what is open in this one."""
         return self
 
     def opened(self, tell: Tell) -> AbstractContextManager[object]:
-        """Open nothing."""
+        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
         return nullcontext()
 
 
@@ -193,13 +174,14 @@ class Loop:
         todo: those that are to be computed.
         callback: hears of everything.
         disk_full: whether a cell failed because nothing can be written any more.
+        stop_requested: whether a stop was asked for; reads no ledger.
         senders: hear of begun runs, of their rounds and of their ends.
     """
 
     def __init__(self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[State] | None = None) -> None:
         """``stop``: asks all cells to stop after their round; ``todo`` None: all cells that are not finished."""
         titles = _titles_of(plan)
-        self.plan, self.callback, self._stop = plan, callback, stop
+        self.plan, self.callback, self.stop_requested = plan, callback, stop
         self.states = tuple(replace(s, cell=replace(s.cell, title=titles[s.cell.name])) for s in plan.look())
         wanted = {s.cell.name for s in (self.states if todo is None else todo)}
         self.todo = tuple(s for s in self.states if s.cell.name in wanted and not (todo is None and s.is_finished))
@@ -218,11 +200,7 @@ class Loop:
     def stop(self) -> bool:
         """Whether cells should stop after their round; asked between rounds, so that the callback hears of each."""
         self._follow_all()
-        return self._stop()
-
-    def stop_requested(self) -> bool:
-        """Whether a stop was asked for; reads no ledger."""
-        return self._stop()
+        return self.stop_requested()
 
     def tick(self) -> None:
         """Tell the callback how the study stands, twice a second; called many times a second."""
@@ -337,7 +315,9 @@ class Loop:
             with suppress(UserError):
                 self.warn_once(read_run(running.state.folder).data_notes)
         for record in running.new_rounds():
-            self.callback.round(cell, record, running.alerts.of(record))
+            self.callback.round(cell, record)
+            for alert in running.alerts.of(record):
+                self.callback.warn(alert, f"{cell.title}: ")
             self.senders.wake(running.state.folder)
         left = max(0, cell.num_planned - running.num_rounds)
         before = self._left.get(cell.name, left)
@@ -497,16 +477,8 @@ def _titles_of(plan: Plan) -> dict[str, str]:
         }
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in plan.cells]
     names = variant_names(methods, [facts_of(c.config.strategy, c.label) for c in plan.cells])
-    return {cell.name: _title_of(cell, name) for cell, name in zip(plan.cells, names, strict=True)}
-
-
-def _title_of(cell: Cell, name: str) -> str:
-    """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``; ``name``: that of the method's variant."""
-    data = cell.config.data
-    fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-    number = cell.config.replicate
-    draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
-    return ", ".join([name, *fold, draw])
+    drawn = zip(plan.cells, names, methods, strict=True)
+    return {cell.name: f"{name}, {draw_of(config)}" for cell, name, (_, config) in drawn}
 
 
 def f1_heading(states: Iterable[State]) -> str:
@@ -610,7 +582,7 @@ def run(
         rerun_stale=rerun_stale,
         settings=settings,
     )
-    return compute_study(request, "here", Here())
+    return compute_study(request, "here", Computer())
 
 
 def compute_study(request: Request, place: Place, computer: Computer) -> Study:

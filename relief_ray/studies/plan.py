@@ -42,6 +42,7 @@ from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
+from relief_ray.report.runs import choice_kind, config_value
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -388,16 +389,13 @@ def _merged(known: Mapping[str, PlannedCell], added: Mapping[str, PlannedCell]) 
     ranks = {block: rank for rank, block in enumerate(dict.fromkeys(map(_block, rows.values())))}
 
     def place(row: PlannedCell) -> tuple[object, object, int]:
-        data = row.config["data"]
-        return row.config["seed"], data.get("fold") if isinstance(data, dict) else 0, ranks[_block(row)]
+        return row.config["seed"], config_value(row.config, "data.fold"), ranks[_block(row)]
 
     return tuple(sorted(rows.values(), key=place))
 
 
 def _block(row: PlannedCell) -> str:
-    choice = row.config.get("choice")
-    is_try = isinstance(choice, dict) and choice.get("kind") == "try"
-    return row.setting.partition("-")[0] if is_try else row.setting
+    return row.setting.partition("-")[0] if choice_kind(row.config) == "try" else row.setting
 
 
 def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:

@@ -459,8 +459,7 @@ class Study:
 
         They were shown when the runs began, and `relief-ray data describe` shows them again; empty: nothing is.
         """
-        loaded = [item.loaded for item in self._inventory.items if item.loaded is not None]
-        return tuple(dict.fromkeys(note for one in loaded for note in one.run.data_notes))
+        return tuple(dict.fromkeys(note for run in self.runs for note in run.record.data_notes))
 
     @property
     def frame(self) -> DataFrame:

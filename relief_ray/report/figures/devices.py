@@ -125,7 +125,7 @@ def devices(comparison: Comparison) -> Figure | None:
     """Time and energy of a mean round per device type (left column of the paper's Fig. 8, for every type)."""
     fleets = [r.label for r in comparison.rows if not r.is_bound and comparison.runs_of(r.label)[0].types]
     methods = at_most(_MAX_BARS, fleets)
-    shares = [s for m in methods for s in device_shares(comparison.runs_of(m), m, comparison.clock)]
+    shares = [s for m in methods for s in device_shares(comparison.runs_of(m), comparison.clock)]
     if not shares:
         return None
 

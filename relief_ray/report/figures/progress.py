@@ -26,7 +26,7 @@ from relief_ray.report.figures.style import (
     sheet,
     top_legend,
 )
-from relief_ray.report.remarks import fleet_in, mark, own_models
+from relief_ray.report.remarks import mark, own_models
 from relief_ray.report.results import MIB
 from relief_ray.report.runs import split_name
 from relief_ray.support.errors import counted, listed
@@ -372,11 +372,11 @@ def modalities(comparison: Comparison) -> Figure | None:
     ]
     fig = "" if comparison.is_own_data else " (the paper's Fig. 6)"
     lines = " over runs, lines: sample standard deviation" if any(row[3] is not None for row in rows) else ""
-    has_owners = fleet_in(comparison) is not None
+    has_owners = comparison.fleet is not None
     owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
 
     def draw(figure: MplFigure) -> None:
-        sensors, fleet, look = comparison.sensors, fleet_in(comparison), all_styles(comparison)
+        sensors, fleet, look = comparison.sensors, comparison.fleet, all_styles(comparison)
         methods = [method for method in drawn(comparison) if any(row[0] == method for row in rows)]
         width = 0.8 / max(1, len(methods))
         (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, stat
+from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, in_title, stat
 from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
@@ -22,7 +22,7 @@ from relief_ray.report.remarks import (
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds
+from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds, searched_keys
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
@@ -181,7 +181,7 @@ def twin(usual: Comparison, others: Sequence[Comparison]) -> Comparison | None:
     """The tuned cells of a setting with the usual values."""
     if usual.choice:
         return None
-    tuned = [(e, {k for s in e.items for k in chosen_keys(s.config)}) for e in others if e.choice == "tuned"]
+    tuned = [(e, searched_keys(s.config for s in e.items)) for e in others if e.choice == "tuned"]
     return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
 
 
@@ -211,19 +211,13 @@ def _tuned_notes(tuned: Comparison | None) -> Iterator[str]:
 
 def _parts(config: Config) -> dict[str, str]:
     """The values that a search chose: ``lr 0.003``, ``limit none``, ``gamma A 1 B 0.75``."""
-    return {key: f"{key.rpartition('.')[2]} {_shown(config_value(config, key))}" for key in chosen_keys(config)}
+    return {key: f"{key.rpartition('.')[2]} {in_title(config_value(config, key))}" for key in chosen_keys(config)}
 
 
 def _values(config: Config) -> str:
     """``lr 0.003, gamma 0.5, edge``."""
     edge = config_value(config, "choice.at_edge")
     return ", ".join([*_parts(config).values(), *(["edge"] if edge else [])])
-
-
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{key} {_shown(v)}" for key, v in value.items())
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _LEARNING_RATE = "training.lr"
@@ -353,9 +347,17 @@ def costs_table(comparison: Comparison) -> Table:
 
 def wide_table(comparison: Comparison) -> Table:
     """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
-    changes = [Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.rare)]
+    changes = [
+        Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference("f1_rare_percent"))
+    ]
     if comparison.personalised:
-        changes.insert(0, Column(label=f"F1 % vs {REFERENCE} [95 %]", gain=lambda _, method: method.canonical))
+        changes.insert(
+            0,
+            Column(
+                label=f"F1 % vs {REFERENCE} [95 %]",
+                gain=lambda _, method: method.over_reference("f1_canonical_percent"),
+            ),
+        )
     return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
 
 

@@ -99,18 +99,13 @@ def footer(runs: Sequence[Loaded]) -> str:
     digests = list(dict.fromkeys(r.run.source_digest for r in runs))
     known = commit() if digests == [source_digest()] else None
     parts = [
-        distinct(map(_machine, runs)),
+        distinct(r.machine for r in runs),
         distinct(f"torch {r.run.machine.torch}" for r in runs),
         distinct(f"engine {r.run.engine}" for r in runs),
         distinct(f"{r.run.data_origin} data" for r in runs),
         f"sources {listed(d[:12] for d in digests)}" + (f", commit {known}" if known else ""),
     ]
     return "; ".join(parts)
-
-
-def _machine(loaded: Loaded) -> str:
-    machine = loaded.run.machine
-    return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
 
 
 def commit() -> str | None:
@@ -145,7 +140,7 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
         "missing modality": (r.text("training.missing") for r in runs),
         "rounds between evaluations": (r.text("evaluation.every") for r in runs),
         "engine": (f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs),
-        "machine": (f"{_machine(r)} per run" for r in runs),
+        "machine": (f"{r.machine} per run" for r in runs),
         "versions": versions,
         "computed": [_computed(runs)],
     }
@@ -199,15 +194,10 @@ def _facts(loaded: Loaded) -> DataFacts:
     if kept is None:
         test = 0 if loaded.last_metrics is None else loaded.last_metrics.num_windows
         kept = DataFacts(window_s=None, num_classes=0, train=0, validation=0, test=test, clients=())
-    fleet = loaded.fleet
-    rows = {} if fleet is None else {c.id: c for c in fleet.clients}
-    known = kept.clients or tuple(ClientData(number, "", "", (), 0) for number in rows)
-    clients = (
-        c._replace(device=rows[c.client].device, sensors=rows[c.client].modalities) if c.client in rows else c
-        for c in known
-    )
+    fleet = () if loaded.fleet is None else loaded.fleet.clients
+    clients = kept.clients or tuple(ClientData(c.id, "", c.device, c.modalities, 0) for c in fleet)
     window_s = _window_s(loaded) if kept.window_s is None else kept.window_s
-    return kept.model_copy(update={"clients": () if loaded.pooled else tuple(clients), "window_s": window_s})
+    return kept.model_copy(update={"clients": () if loaded.pooled else clients, "window_s": window_s})
 
 
 def _window_s(loaded: Loaded) -> float | None:

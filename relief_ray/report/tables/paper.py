@@ -329,7 +329,7 @@ def _of_weakest(comparison: Comparison) -> dict[str, dict[str, Stat]]:
     found: dict[str, dict[str, Stat]] = {}
     for label in (method.label for method in comparison.rows):
         runs = [r for r in comparison.runs_of(label) if _WEAKEST in r.types.values()]
-        shares = [s for r in runs for s in device_shares([r], label, comparison.clock) if s.kind == _WEAKEST]
+        shares = [s for r in runs for s in device_shares([r], comparison.clock) if s.kind == _WEAKEST]
         known = fields.items() if shares else ()
         found[label] = {name: stat([getattr(s, of) for s in shares]) for name, of in known}
     return found

@@ -220,7 +220,7 @@ def test_cosines_are_averaged_and_other_groups_left_out(make):
 
 def test_shares_of_a_round_by_hand(make):
     """Device 2 (Type C) of a 2 s round: compute .5 + .25 + .25, link 1, no wait; joules a third of the fleet's."""
-    shares = {s.kind: s for s in device_shares([make("fedavg")], "fedavg", "split_naive")}
+    shares = {s.kind: s for s in device_shares([make("fedavg")], "split_naive")}
     assert (shares["C"].compute_s, shares["C"].link_s, shares["C"].wait_s) == (1.0, 1.0, 0.0)
     assert shares["C"].energy_j == pytest.approx(100 / 3) and shares["C"].num_devices == 1
     assert shares["A"].wait_s == 1.0
