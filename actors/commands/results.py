@@ -7,14 +7,15 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from actors.commands.folders import refuse_nested
 from actors.terminal.exit_codes import Result, say
-from actors.terminal.mlflow_export import export_report, export_study, where_to_look
+from actors.terminal.mlflow_export import export, where_to_look
 from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
@@ -69,14 +70,14 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
     place = folders[0]
     pages = [file for file in files if file.suffix in (".html", ".md")]
     if (place / RUN_FILE).exists():
-        return export_report(_tracking(read_run(place).config), place, pages)
+        return export(_tracking(read_run(place).config), place, pages)
     plan = read_plan_file(place / PLAN_FILE) if (place / PLAN_FILE).exists() else None
     if plan is None or not plan.cells:
         return None
     tracking = _tracking(plan.cells[0].config)
     if tracking.uri is None and not (place / DATABASE).exists():
         return None
-    return export_study(tracking, place, plan.name, pages)
+    return export(tracking, place / "run", pages, plan.name)
 
 
 def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
@@ -114,7 +115,7 @@ def results_of(plan: Plan) -> Iterator[Result]:
     comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)
     written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
-    failure = export_study(tracking, plan.out, plan.name, written)
+    failure = export(tracking, plan.out / "run", written, plan.name)
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     text = _text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
     yield Result("\n".join([text, "", *next_steps(plan)]), _facts(comparison, written, sentences))
@@ -213,11 +214,15 @@ def columns() -> int:
 def draw(comparison: Comparison, path: Path) -> list[Path]:
     """Draw the timeline of a round, FedAvg above others; nothing without run folders or matplotlib."""
     methods = featured(comparison)
-    if len(methods) < 2 or importlib.util.find_spec("matplotlib") is None:
-        return []
+    return _drawn(lambda place: timeline(methods, place, comparison.clock), path) if len(methods) > 1 else []
 
+
+def _drawn(make: Callable[[Path], Path], path: Path) -> list[Path]:
+    """The figure that is made there; nothing where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
     with disk_errors(path, "write the figure"):
-        return [timeline(methods, path, comparison.clock)]
+        return [make(path)]
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:
@@ -232,15 +237,7 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
         write_atomic(path, make(comparison).encode())
-    return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
-
-
-def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    with disk_errors(path, "write the figure"):
-        return [curves(comparison, path)]
+    return [*written, *draw(comparison, out / _FIGURE), *_drawn(partial(curves, comparison), out / "curves.png")]
 
 
 def sync_command(folders: Sequence[Path], uri: str | None) -> Iterator[Result]:

@@ -18,6 +18,7 @@ from relief_ray.experiment.experiment import open_cell, run_opened
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
+from relief_ray.studies.loop import rounds_to_do
 from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
@@ -186,7 +187,7 @@ def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -
 def _estimate(state: State, rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
-    left = max(0, state.cell.num_planned - state.num_rounds)
+    left = rounds_to_do(state)
     return Estimate(
         seconds=rate.start_s + left * rate.round_s,
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),

@@ -329,8 +329,8 @@ def _asha_text(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
     """``ASHA judges tries after rounds 25 and 75 of 200 (reduction factor 3, evaluation.every = 5)``."""
     configs = [cell.config for cell in cells]
     judged = several("round", (r for config in configs for r in rungs(stopping, config)))
-    rounds = " or ".join(str(number) for number in sorted({config.rounds for config in configs}))
-    every = " or ".join(str(number) for number in sorted({config.evaluation.every for config in configs}))
+    rounds = " or ".join(map(str, sorted({config.rounds for config in configs})))
+    every = " or ".join(map(str, sorted({config.evaluation.every for config in configs})))
     factor = stopping.reduction_factor
     return f"ASHA judges tries after {judged} of {rounds} (reduction factor {factor}, evaluation.every = {every})"
 
