@@ -147,9 +147,9 @@ def protocol(comparison: Comparison) -> str:
     return f"Protocol: {', '.join(filter(None, parts))}."
 
 
-def clock_note(comparison: Comparison) -> tuple[str, ...]:
-    """``_clock_sentence``; empty without runs."""
-    return (_clock_sentence(comparison),) if comparison.runs else ()
+def premises(comparison: Comparison) -> tuple[str, ...]:
+    """Protocol of the runs, and how seconds and joules were counted, where there are runs."""
+    return (protocol(comparison), *([_clock_sentence(comparison)] if comparison.runs else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, 
 from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
-    clock_note,
     equal_rounds,
+    premises,
     protocol,
     stand_in_note,
     versus,
@@ -123,8 +123,7 @@ def _cell(comparison: Comparison, method: MethodResult, column: Column, paper: P
 
 def _notes(comparison: Comparison, columns: Sequence[Column]) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    yield protocol(comparison)
-    yield from clock_note(comparison)
+    yield from premises(comparison)
     yield from (f"{text}." for text in taken_over(comparison))
     spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
     same = "same fold and seed" if any(has_folds(r.run.config) for r in comparison.runs) else "same seed"

@@ -23,10 +23,10 @@ from relief_ray.report.paper import (
     read_paper,
 )
 from relief_ray.report.remarks import (
-    clock_note,
     device_shares,
     mean_cosine,
     own_models,
+    premises,
     protocol,
     stand_in_note,
 )
@@ -99,8 +99,7 @@ def paper_table(comparison: Comparison) -> Table | None:
 
 def _notes(comparison: Comparison, number: str) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    yield protocol(comparison)
-    yield from clock_note(comparison)
+    yield from premises(comparison)
     yield (
         "Mean ± sample standard deviation over runs (folds x seeds); last evaluated round. `-`: undefined or never "
         "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock. "
@@ -162,8 +161,7 @@ def ablation_table(comparison: Comparison) -> Table | None:
         caption=f"RELIEF without one of its parts{' (the paper, Table III)' if comparison.is_on_papers_data else ''}: "
         f"{comparison.title}.",
         notes=(
-            protocol(comparison),
-            *clock_note(comparison),
+            *premises(comparison),
             "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
             "V2 and V3 drop two parts at once; the variants with V0's mandatory blocks drop one.",
             *([slots] if col.FREE_SLOTS in columns else []),
@@ -298,8 +296,7 @@ def testbed_table(comparison: Comparison) -> Table | None:
         _OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
         caption=f"Testbed (the paper's Section VII-D and Fig. 8): {comparison.title}.",
         notes=(
-            protocol(comparison),
-            *clock_note(comparison),
+            *premises(comparison),
             f"The paper's figures were measured on two Jetson boards. Ours are {how}{own_models(comparison)}",
         ),
         beside=theirs,
