@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from math import isnan
+from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import JsonValue
 
+from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
@@ -32,6 +33,7 @@ from relief_ray.report.results import (
     score_at,
 )
 from relief_ray.report.runs import (
+    Config,
     GridItem,
     Inventory,
     Loaded,
@@ -44,7 +46,6 @@ from relief_ray.report.runs import (
     flat,
     item_of,
     labelled,
-    last_metrics,
     load_runs,
     require_complete,
     searched_keys,
@@ -111,28 +112,18 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     """Figures by name, in the unit that the name ends with."""
-    over_reference: Callable[[str, str], Paired | None]
-    """The paired difference of a method to FedAvg in a column of the run table, in points; computed when asked for."""
+    over_reference: Callable[[str], Paired | None]
+    """Its paired difference to FedAvg in a column of the run table, in points; computed when asked for."""
 
     @property
     def f1(self) -> Paired | None:
         """Of the headline F1 after the last round."""
-        return self.over_reference(self.label, "f1_percent")
+        return self.over_reference("f1_percent")
 
     @property
     def at_rounds(self) -> Paired | None:
         """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
-        return self.over_reference(self.label, "f1_at_rounds_percent")
-
-    @property
-    def canonical(self) -> Paired | None:
-        """Of the canonical model's F1."""
-        return self.over_reference(self.label, "f1_canonical_percent")
-
-    @property
-    def rare(self) -> Paired | None:
-        """Of the F1 of the canonical model that sees the rare sensors alone."""
-        return self.over_reference(self.label, "f1_rare_percent")
+        return self.over_reference("f1_at_rounds_percent")
 
     @property
     def is_bound(self) -> bool:
@@ -163,6 +154,7 @@ class Comparison:
     """Keys in which runs that a search chose may differ from method to method."""
     parsed: Parsed = dict
     """How configurations are read before they are compared."""
+    _by_clock: dict[str, Comparison] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -208,7 +200,7 @@ class Comparison:
                 personalised=bool(group["personalised"].any()),
                 num_runs=len(group),
                 stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
-                over_reference=over_reference,
+                over_reference=partial(over_reference, label),
             )
             found.append(method)
         return tuple(found)
@@ -219,10 +211,9 @@ class Comparison:
         known = [r.rounds[-1].costs for r in self.runs]
         return [clock for clock in known[0] if all(clock in costs for costs in known)] if known else []
 
-    @cached_property
-    def by(self) -> Callable[[str], Comparison]:
+    def by(self, clock: str) -> Comparison:
         """The same by another of ``clocks``, made once: its tables take long."""
-        return cache(lambda clock: self if clock == self.clock else replace(self, clock=clock))
+        return self._by_clock.setdefault(clock, self if clock == self.clock else replace(self, clock=clock))
 
     @cached_property
     def shown(self) -> Comparison:
@@ -271,13 +262,14 @@ class Comparison:
     @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
-        names = dict.fromkeys(m for run in self.runs if (last := last_metrics(run)) for m in last.f1_by_modality)
-        known = self.first.fleet.get("modalities")
-        try:
-            order = list(map(str, known)) if isinstance(known, list) else list(recorded_spec(self.dataset).names)
-        except UserError:
-            order = []
+        names = dict.fromkeys(m for run in self.runs if (last := run.last_metrics) for m in last.f1_by_modality)
+        order = () if self.fleet is None else self.fleet.modalities
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The fleet of the first run that has one."""
+        return next((run.fleet for run in self.runs if run.fleet is not None), None)
 
     @property
     def personalised(self) -> list[str]:
@@ -310,7 +302,7 @@ class Comparison:
     @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
-        tested = (by_subject(last) for run in self.runs if (last := last_metrics(run)) is not None)
+        tested = (by_subject(last) for run in self.runs if (last := run.last_metrics) is not None)
         return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
 
     @property
@@ -446,38 +438,23 @@ def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: 
     return scored(one, two, KEY, rounds, figure)
 
 
-def scored(one: DataFrame, two: DataFrame, keys: Sequence[str], rounds: DataFrame, figure: str) -> DataFrame:
+def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, figure: str) -> DataFrame:
     """``pairs`` of the rows of two run tables that are equal in ``keys``, in their order; of equal rows the first.
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    import numpy as np
-    import pandas as pd
-
     total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
-    mine, other = (_by_key(part, keys, total) for part in (one, two))
-    tested = curves(rounds) if cost else {}
-    rows: list[tuple[float, ...]] = []
-    for key in sorted(mine.keys() & other.keys()):
-        (first, run, repetition), (second, run_second, _) = mine[key], other[key]
-        if cost:
-            first, second = (score_at(tested.get(i), cost, min(first, second)) for i in (run, run_second))
-        if not isnan(first + second):
-            rows.append((*key, repetition, run, run_second, first, second))
-    names = [*keys, "repetition", "run", "run_second", "first", "second"]
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pd.DataFrame({name: np.array(column) for name, column in zip(names, columns, strict=True)})
-
-
-def _by_key(table: DataFrame, keys: Sequence[str], figure: str) -> dict[tuple[int, ...], tuple[float, int, int]]:
-    """Figure, number and repetition of each run: joins of tables with few rows take ten times as long."""
-    if figure not in table:
-        return {}
-    columns = (table[name].tolist() for name in (*keys, figure, "run", "repetition"))
-    rows: dict[tuple[int, ...], tuple[float, int, int]] = {}
-    for *key, value, run, repetition in zip(*columns, strict=True):
-        rows.setdefault(tuple(key), (value, run, repetition))
-    return rows
+    mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
+    other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
+    found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)
+    scores = [found.pop(total), found.pop(f"{total}_second")]
+    if cost:
+        tested, budgets = curves(rounds), np.minimum(*scores)
+        for side, name in enumerate(("run", "run_second")):
+            spent = zip(found[name], budgets, strict=True)
+            scores[side] = [score_at(tested.get(run), cost, budget) for run, budget in spent]
+    found["first"], found["second"] = scores
+    return found.dropna(subset=["first", "second"], ignore_index=True)
 
 
 def paired_gain(scores: DataFrame) -> Paired | None:
@@ -502,9 +479,7 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def _flat_setting(
-    config: Mapping[str, JsonValue], searched: Iterable[str] = (), parsed: Parsed = dict
-) -> dict[str, JsonValue]:
+def _flat_setting(config: Config, searched: Iterable[str] = (), parsed: Parsed = dict) -> dict[str, JsonValue]:
     """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
 
     Of partitions that are drawn each replicate, or seed, has its own: its number is no setting then.
@@ -611,7 +586,7 @@ def _place(loaded: Loaded) -> tuple[str, str]:
     return loaded.run.data_origin, loaded.run.engine
 
 
-def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     """The keys in which settings vary, beside those that every title names, with ``mine``'s values.
 
     Empty values are left out: that the others' are not is in their titles. A setting of tuned cells lacks what the
@@ -619,10 +594,13 @@ def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, Jso
     """
     keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
     varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
-    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
+    return {k.rpartition(".")[2]: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
 
 
-def _shown(value: JsonValue) -> str:
+def in_title(value: JsonValue) -> str:
+    """A value of a configuration as titles and tables of searches show it: ``0.5``, ``[1, 2]``, ``A 1 B 0.75``."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {in_title(v)}" for key, v in value.items())
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

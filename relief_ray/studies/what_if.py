@@ -21,6 +21,7 @@ from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
+from relief_ray.records.facts import data_facts
 from relief_ray.records.identity import why_closed
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
 from relief_ray.report.runs import Loaded
@@ -105,11 +106,9 @@ def _windows_of(loaded: Loaded) -> list[int]:
     Raises:
         UserError: it has none.
     """
-    rows = loaded.run.coverage.get("clients")
-    counts = [row.get("train") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not counts or not all(isinstance(row, list) for row in counts):
+    if (facts := data_facts(loaded.run)) is None:
         raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
-    return [sum(int(str(n)) for n in row) for row in counts if isinstance(row, list)]
+    return [client.windows for client in facts.clients]
 
 
 def _recorded_clocks(loaded: Loaded) -> dict[str, TimeModel]:

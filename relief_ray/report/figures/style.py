@@ -184,13 +184,12 @@ def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None
 def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
     """The text of ``footnote``; several runs by their number, and by the method where all are of one."""
     run, labels = runs[0].run, {loaded.label for loaded in runs}
-    machine = run.machine
     of_one = f" of {runs[0].label}" if len(labels) == 1 else ""
     parts = [
         f"clock {clock} ({'measured' if clock == 'measured' else 'simulated'})" if clock else "",
         runs[0].title if len(runs) == 1 else counted(len(runs), "run") + of_one,
-        f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
-        f"torch {machine.torch}",
+        runs[0].machine,
+        f"torch {run.machine.torch}",
         f"engine {run.engine}",
         f"{runs[0].data_title} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",
