@@ -344,13 +344,11 @@ def open_executor(
     job: Job,
     options: RuntimeConfig,
     types: Mapping[str, Resources] | None = None,
-    should_stop: Callable[[], bool] = never,
-    on_note: Callable[[str], None] = ignore,
 ) -> RayExecutor:
     """Start workers and an executor on them; its ``close`` ends the workers."""
     group = open_workers(job, options, types)
     try:
-        return RayExecutor(job, group, options, should_stop, owns_workers=True, on_note=on_note)
+        return RayExecutor(job, group, options, owns_workers=True)
     except BaseException:
         group.close()
         raise

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,8 +186,7 @@ class PersonFigures(TypedDict):
 
 def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list[PersonFigures]:
     """Rows, bouts and windows of the people who take part."""
-    tests = [] if data.test_or_none is None else [data.test_or_none]
-    windows = pool([*data.clients, data.validation, *tests])
+    windows = pool([*data.clients, data.validation, data.test])
     changes = np.cumsum(np.diff(dataset.labels, prepend=dataset.labels[:1]) != 0)
     mixed = changes[windows.starts + windows.window - 1] != changes[windows.starts]
     people: list[PersonFigures] = []
@@ -204,7 +203,7 @@ def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> lis
                 "longest_s": int(rows.max()) / dataset.spec.rate_hz,
                 "classes": int(np.count_nonzero(seconds[position])),
                 "windows": int(own.sum()),
-                "tested": sum(int((part.subjects == position).sum()) for part in tests),
+                "tested": int((data.test.subjects == position).sum()),
                 "mixed": float(mixed[own].mean()) if own.any() else 0.0,
                 "left_out": data.coverage.get("left_out", {}).get(str(subject), 0),
             }
@@ -226,9 +225,8 @@ def _of_windows(config: DataConfig, data: FederatedData, people: Sequence[Person
             f"subject {people[-1]['subject']} is in no fold, as a fold tests two people: nobody is tested on it; leave "
             "one person out with data.subjects, or bring one more"
         )
-    elif config.split != "held_out_subject" and data.test_or_none is not None:
-        without = [row["subject"] for row in people if not row["tested"]]
-        yield from [f"no test window of {several('subject', without)}"] if without else []
+    elif without := [row["subject"] for row in people if not row["tested"] and config.split != "held_out_subject"]:
+        yield f"no test window of {several('subject', without)}"
 
 
 def activity_s(dataset: Dataset) -> NDArray[np.float64]:
@@ -320,8 +318,6 @@ def _of_clients(config: DataConfig, coverage: Coverage) -> Iterator[str]:
 # Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings.
 
 
-FileCheck = Literal["known", "differs", "unlisted"]
-
 _ASSETS = Path(__file__).parent / "assets"
 
 
@@ -345,8 +341,8 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
 
 
-def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileCheck]:
-    """Compare each computed digest with the list: the same, different, or not listed."""
+def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, str]:
+    """Compare each computed digest with the list: ``known``, ``differs`` or ``unlisted``."""
     listed = known_digests(spec.name)
     return {
         name: "unlisted" if name not in listed else "known" if listed[name] == digest else "differs"
@@ -388,9 +384,8 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     """Verify the files of a source, as `verify` does."""
-    computed = digests(spec, source)
+    computed, listed = digests(spec, source), known_digests(spec.name)
     states = compare(spec, computed)
-    listed = known_digests(spec.name)
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [
@@ -408,7 +403,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
         "name": spec.name,
         "path": str(source.path),
         "origin": "SYNTHETIC" if synthetic else "real",
-        "files": dict(states),
+        "files": states,
         "num_known": sum(state == "known" for state in states.values()),
         "problems": problems,
         "warnings": warnings,

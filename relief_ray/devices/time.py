@@ -103,7 +103,21 @@ def _built_in_times(clock: TimeModel, device: DeviceType, load: Workload) -> Sta
     )
 
 
-class FlopProportional(TimeModel):
+class _Fitted(TimeModel):
+    """A clock that divides FLOPs by the device's speed and a utilisation that was fitted to the paper's joules."""
+
+    is_fitted: ClassVar[bool] = True
+    kind: str
+    utilisation: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def build(cls, context: ClockContext) -> TimeModel:
+        """The clock with the utilisation fitted to what it counts."""
+        kind = cls.model_fields["kind"].default
+        return cls(kind=kind, utilisation=context.utilisation[kind])
+
+
+class FlopProportional(_Fitted):
     """The paper's simulation: time proportional to the trained groups' own FLOPs, no fixed forward part (Section VI-A).
 
     Only the total carries meaning; the record shows a third of it as forward and two thirds as backward, their usual
@@ -113,15 +127,8 @@ class FlopProportional(TimeModel):
     name: ClassVar[str] = "flop_proportional"
     about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
     engine: ClassVar[Engine | None] = "naive"
-    is_fitted: ClassVar[bool] = True
 
     kind: Literal["flop_proportional"] = "flop_proportional"
-    utilisation: float = Field(default=1.0, gt=0)
-
-    @classmethod
-    def build(cls, context: ClockContext) -> FlopProportional:
-        """The clock with the utilisation fitted to FLOPs of the trained groups."""
-        return cls(utilisation=context.utilisation["flop_proportional"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
@@ -130,18 +137,10 @@ class FlopProportional(TimeModel):
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
 
-class Split(TimeModel):
+class Split(_Fitted):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
 
-    is_fitted: ClassVar[bool] = True
-
     kind: Literal["split"] = "split"
-    utilisation: float = Field(default=1.0, gt=0)
-
-    @classmethod
-    def build(cls, context: ClockContext) -> Split:
-        """The clock with the utilisation fitted to all counted FLOPs."""
-        return cls(utilisation=context.utilisation["split"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""

@@ -215,16 +215,11 @@ class Worker:
         task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
         load_model(self.trainer.theta, context, task)
         scale_adapters(self.backbone, 1.0)
-        if self.backbone.statistics:
-            self._load_statistics(of_statistics(state))
-
-    def _load_statistics(self, kept: Params) -> None:
-        """Set BatchNorm's running statistics: the client's own, or those of the calibration windows under the model."""
-        if kept:
+        # BatchNorm's running statistics are the client's own, or those of the calibration windows under the model.
+        if kept := of_statistics(state):
             self.backbone.statistics.load(kept)
-            return
-        assert self.job.calibration is not None, "set for every backbone with statistics"
-        calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
+        elif self.job.calibration is not None:
+            calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
 
 
 class ClientRuns:
