@@ -106,7 +106,7 @@ def _built_in_times(clock: TimeModel, device: DeviceType, load: Workload) -> Sta
 class _Fitted(TimeModel):
     """A clock that divides FLOPs by the device's speed and a utilisation that was fitted to the paper's joules."""
 
-    is_fitted: ClassVar[bool] = True
+    is_fitted = True
     kind: str
     utilisation: float = Field(default=1.0, gt=0)
 
@@ -124,9 +124,9 @@ class FlopProportional(_Fitted):
     proportion.
     """
 
-    name: ClassVar[str] = "flop_proportional"
-    about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
-    engine: ClassVar[Engine | None] = "naive"
+    name = "flop_proportional"
+    about = "the paper's: time in proportion to the trained groups' FLOPs"
+    engine = "naive"
 
     kind: Literal["flop_proportional"] = "flop_proportional"
 
@@ -158,17 +158,17 @@ class Split(_Fitted):
 class SplitNaive(Split):
     """``Split`` on the FLOPs of an engine that computes every layer in every epoch."""
 
-    name: ClassVar[str] = "split_naive"
-    about: ClassVar[str] = "forward, backward and optimizer counted, every layer run in every epoch"
-    engine: ClassVar[Engine | None] = "naive"
+    name = "split_naive"
+    about = "forward, backward and optimizer counted, every layer run in every epoch"
+    engine = "naive"
 
 
 class SplitReuse(Split):
     """``Split`` on the FLOPs of an engine that computes what training cannot change once a round."""
 
-    name: ClassVar[str] = "split_reuse"
-    about: ClassVar[str] = "the same, but frozen layers are computed once a round"
-    engine: ClassVar[Engine | None] = "reuse"
+    name = "split_reuse"
+    about = "the same, but frozen layers are computed once a round"
+    engine = "reuse"
 
 
 class Throughput(FrozenConfig):
@@ -254,9 +254,9 @@ class Profile(FrozenConfig):
 class Measured(TimeModel):
     """Time from a device profile: each phase has its own speed."""
 
-    name: ClassVar[str] = "measured"
-    about: ClassVar[str] = "a device profile's speeds"
-    needs_profile: ClassVar[bool] = True
+    name = "measured"
+    about = "a device profile's speeds"
+    needs_profile = True
 
     kind: Literal["measured"] = "measured"
     profile: Profile

@@ -326,18 +326,18 @@ def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) ->
 class HeLoRA(StrategyConfig):
     """Configuration of HeLoRA."""
 
-    title: ClassVar[str] = "HeLoRA"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
-    citation: ClassVar[str | None] = "fan2025helora"
-    dense_stand_in: ClassVar[str] = "ranks are leading output rows of every weight, and updates are padded"
-    search_trades_speed: ClassVar[str] = "the larger the share of a slow device, the longer its round"
+    title = "HeLoRA"
+    kind = "baseline"
+    about = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
+    citation = "fan2025helora"
+    dense_stand_in = "ranks are leading output rows of every weight, and updates are padded"
+    search_trades_speed = "the larger the share of a slow device, the longer its round"
     search: ClassVar[Search] = {
         "sizes0.5": _sizes_tried(0.5, 0.25, 0.75, 0.5),
         "sizes0.75": _sizes_tried(0.75, 0.5, 0.875, 0.75),
         "sizes0.9": _sizes_tried(0.875, 0.75, 0.95, 0.9),
     }
-    read_with: ClassVar[ReadWith] = (
+    read_with = (
         ("variant", "pad", ("padding", "by_rank", "alpha_over")),
         ("variant", "kd", ("kd_epochs", "kd_lr", "public_windows")),
     )

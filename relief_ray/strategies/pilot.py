@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 from relief_ray.strategies.common import (
     Preset,
-    Search,
     StrategyConfig,
     Weighting,
     batch_sizes,
@@ -272,14 +271,14 @@ ID, STAGE1 = "connector", "stage1"
 class Pilot(StrategyConfig):
     """Configuration of Pilot."""
 
-    title: ClassVar[str] = "Pilot"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "adapters per set of sensors between features and fusion; models mixed with the nearest"
-    citation: ClassVar[str | None] = "xiong2025pilot"
-    dense_stand_in: ClassVar[str] = "the whole dense backbone is mixed in place of the text model's LoRA"
-    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
-    search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
-    no_average: ClassVar[str] = "each client's model is mixed with its nearest ones, there is no common mean"
+    title = "Pilot"
+    kind = "baseline"
+    about = "adapters per set of sensors between features and fusion; models mixed with the nearest"
+    citation = "xiong2025pilot"
+    dense_stand_in = "the whole dense backbone is mixed in place of the text model's LoRA"
+    paper_accounting = "fedavg"
+    search = search_over("neighbours", (1, 3, 5))
+    no_average = "each client's model is mixed with its nearest ones, there is no common mean"
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     """A client's weight in means over clients."""
