@@ -53,7 +53,7 @@ from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, own_target
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, own_target
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
