@@ -141,7 +141,7 @@ def federated(scenario: Scenario) -> FederatedData:
             "overlap": 0.0,
             "window_s": scenario.spec.window_s,
         },
-        test=sets[0],
+        test_or_none=sets[0],
     )
 
 

@@ -186,7 +186,8 @@ class PersonFigures(TypedDict):
 
 def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list[PersonFigures]:
     """Rows, bouts and windows of the people who take part."""
-    windows = pool([*data.clients, data.validation, data.test])
+    tests = [] if data.test_or_none is None else [data.test_or_none]
+    windows = pool([*data.clients, data.validation, *tests])
     changes = np.cumsum(np.diff(dataset.labels, prepend=dataset.labels[:1]) != 0)
     mixed = changes[windows.starts + windows.window - 1] != changes[windows.starts]
     people: list[PersonFigures] = []
@@ -203,7 +204,7 @@ def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> lis
                 "longest_s": int(rows.max()) / dataset.spec.rate_hz,
                 "classes": int(np.count_nonzero(seconds[position])),
                 "windows": int(own.sum()),
-                "tested": int((data.test.subjects == position).sum()),
+                "tested": sum(int((part.subjects == position).sum()) for part in tests),
                 "mixed": float(mixed[own].mean()) if own.any() else 0.0,
                 "left_out": data.coverage.get("left_out", {}).get(str(subject), 0),
             }
@@ -225,8 +226,9 @@ def _of_windows(config: DataConfig, data: FederatedData, people: Sequence[Person
             f"subject {people[-1]['subject']} is in no fold, as a fold tests two people: nobody is tested on it; leave "
             "one person out with data.subjects, or bring one more"
         )
-    elif without := [row["subject"] for row in people if not row["tested"] and config.split != "held_out_subject"]:
-        yield f"no test window of {several('subject', without)}"
+    elif config.split != "held_out_subject" and data.test_or_none is not None:
+        without = [row["subject"] for row in people if not row["tested"]]
+        yield from [f"no test window of {several('subject', without)}"] if without else []
 
 
 def activity_s(dataset: Dataset) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ Overlapping windows repeat rows; instead of copying them, every row counts as of
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,9 @@ def standardisation(
         mean[first:stop] = centre
         std[first:stop] = np.where(spread <= _RESOLUTION * np.abs(centre), 1.0, spread)
     return mean, std
+
+
+Purpose = Literal["run", "tune"]
 
 
 class ClientCoverage(TypedDict):
@@ -115,7 +118,7 @@ class FederatedData:
         clients: training windows by client id.
         validation: validation windows of all subjects together.
         coverage: windows per client, part and class.
-        test: test windows of all subjects.
+        test_or_none: test windows of all subjects; None where the data were opened for tuning.
         reference: the dataset by name, for other machines; None: made-up windows that only this machine has.
     """
 
@@ -125,13 +128,23 @@ class FederatedData:
     clients: tuple[WindowSet, ...]
     validation: WindowSet
     coverage: Coverage
-    test: WindowSet
+    test_or_none: WindowSet | None
     reference: DataReference | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names; a label is an index into them."""
         return self.spec.classes
+
+    @property
+    def test(self) -> WindowSet:
+        """The pooled test windows; UserError where the data were opened for tuning."""
+        if self.test_or_none is None:
+            raise UserError(
+                "the test part is closed: these data were opened with purpose='tune', which may read training and "
+                "validation only; score the chosen configuration in a run of its own"
+            )
+        return self.test_or_none
 
 
 # So many clients are dealt windows in no time; who of them has none is said then. A million of them takes minutes.
@@ -162,7 +175,9 @@ def num_clients(dataset: Dataset | DatasetSpec, config: DataConfig) -> int:
     return number
 
 
-def federate(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]]) -> FederatedData:
+def federate(
+    dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]], purpose: Purpose = "run"
+) -> FederatedData:
     """Split the windows, assign them to clients and standardise them; `owned[n]` are client n's modalities.
 
     Raises UserError for a wrong number of clients, an unknown or ownerless modality, one that a client's subject lacks,
@@ -194,7 +209,7 @@ def federate(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[st
         clients=tuple(map(windows, split.train)),
         validation=windows(np.concatenate(split.validation)),
         coverage=_cover(spec, config, split),
-        test=windows(split.test),
+        test_or_none=windows(split.test) if purpose == "run" else None,
         reference=DataReference(
             name=config.name,
             key=dataset.digest,

@@ -39,7 +39,7 @@ def create(config: ExperimentConfig, path: Path, *, parent: str | None = None) -
     return setup, RunFolder.create(path, run_record(setup, parent))
 
 
-def reopen(path: Path, *, runtime: RuntimeConfig, other_code: bool) -> tuple[Setup, RunFolder]:
+def reopen(path: Path, *, runtime: RuntimeConfig | None = None, other_code: bool = False) -> tuple[Setup, RunFolder]:
     """Reopen a run with the engine and the data that it was started with; it counts as resumed.
 
     ``runtime``: placement of its clients from now on; ``other_code``: whether another program may go on with it.
@@ -49,7 +49,9 @@ def reopen(path: Path, *, runtime: RuntimeConfig, other_code: bool) -> tuple[Set
             this version.
     """
     run = read_run(path)
-    config = parse(run.config, str(path / "run.json")).model_copy(update={"runtime": runtime})
+    config = parse(run.config, str(path / "run.json"))
+    if runtime is not None:
+        config = config.model_copy(update={"runtime": runtime})
     why = other_program(run)
     if why is not None and not other_code:
         raise UserError(

@@ -18,6 +18,7 @@ from relief_ray.core.stages import Engine
 from relief_ray.core.streams import Streams
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.describe import data_warnings
+from relief_ray.data.federated_data import Purpose
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import lacking
 from relief_ray.data.window_set import WindowSet
@@ -282,7 +283,7 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     return automatic if config.training.engine == "auto" else config.training.engine
 
 
-def prepare(config: ExperimentConfig, engine: Engine | None = None) -> Setup:
+def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine | None = None) -> Setup:
     """Open the data and build fleet, backbone and clocks; ``engine`` is given where a run is resumed.
 
     Raises:
@@ -292,7 +293,7 @@ def prepare(config: ExperimentConfig, engine: Engine | None = None) -> Setup:
     dataset = open_dataset(config.data)
     number = num_clients(dataset, config.data)
     fleet, types = configured_fleet(config, number)
-    data = federate(dataset, config.data, [c.modalities for c in fleet.clients])
+    data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )

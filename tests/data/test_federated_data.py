@@ -73,6 +73,17 @@ def test_random_split_shares_samples_under_its_name_only(mini: Dataset) -> None:
     assert data.coverage["notes"] == {"leaky": 64}
 
 
+def test_a_tuner_cannot_open_the_test_part(mini: Dataset) -> None:
+    tuned, whole = made(mini, purpose="tune"), made(mini)
+    assert tuned.test_or_none is None
+    with pytest.raises(UserError, match="purpose='tune'"):
+        _ = tuned.test
+    reachable = [tuned.validation, *tuned.clients]
+    hidden = set(whole.test.starts.tolist())
+    assert not hidden & {start for part in reachable for start in part.starts.tolist()}
+    assert tuned.digest == whole.digest
+
+
 def test_statistics_come_from_the_owners_only(mini: Dataset) -> None:
     config = DataConfig()
     everyone = federate(mini, config, [mini.spec.names] * 8)

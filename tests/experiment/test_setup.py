@@ -171,6 +171,13 @@ def test_parts_that_are_not_evaluated_are_not_sent():
     assert set(both.job.parts) == {"test", "validation"}
 
 
+def test_tuning_cannot_open_the_test_part():
+    config = parse({**BASE, "evaluation": {"parts": ["validation"]}})
+    assert set(prepare(config, purpose="tune").job.parts) == {"validation"}
+    with pytest.raises(UserError, match="the test part is closed"):
+        prepare(parse(BASE), purpose="tune")
+
+
 def test_subjects_are_named_as_the_dataset_names_them(relief):
     names = subject_names(relief, relief.data.test)
     assert names == [str(s) for s in relief.data.spec.subjects] and len(names) == 8
