@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.groups import GroupLayout, Params
-from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
+from relief_ray.core.messages import ClientView, EvalPlan, EvalTarget, Fleet, Models, ServerState, States
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
@@ -105,13 +105,13 @@ class EvaluationInputs:
     """
 
     plan: EvalPlan
-    models: Mapping[str, Params]
+    models: Models
     targets: tuple[EvalTarget, ...]
-    states: Mapping[ClientId, ClientState]
+    states: States
 
 
 def evaluation_inputs(
-    setup: Setup, state: ServerState, personal: Mapping[ClientId, ClientState], averages: Averages = NO_AVERAGES
+    setup: Setup, state: ServerState, personal: States, averages: Averages = NO_AVERAGES
 ) -> EvaluationInputs:
     """Return the models that the strategy wants evaluated.
 

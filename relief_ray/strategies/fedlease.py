@@ -29,9 +29,10 @@ from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.extra_modules import Experts
 from relief_ray.core.federated import Averaging, Diagnostics, Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
+from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, Models, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, means
+from relief_ray.server.reduction import Sums
 from relief_ray.strategies.common import Preset, StrategyConfig, cluster_sizes, first_phase_only, search_over
 from relief_ray.support.errors import UserError
 
@@ -210,11 +211,6 @@ def to_keep(known: Warmups) -> dict[str, Tensor]:
 def is_enough(num_known: int, num_clients: int, round_: int, planned: int) -> bool:
     """Whether clusters are made: once all steps are known, or at least three after twice the planned warm-up."""
     return num_known == num_clients or (round_ >= 2 * planned and num_known >= FEWEST)
-
-
-Models = Mapping[str, Params]
-
-Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 
 
 def no_clusters(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:

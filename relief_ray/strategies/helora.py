@@ -44,6 +44,7 @@ from relief_ray.core.messages import (
     EvalTarget,
     Fleet,
     GroupSum,
+    Models,
     Reduced,
     ServerState,
     Update,
@@ -215,7 +216,7 @@ def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[Cli
     return [n for n in numel if numel[n] == max(numel.values())]
 
 
-def canonical(settings: KdSettings, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
+def canonical(settings: KdSettings, models: Models, layout: GroupLayout, fleet: Fleet) -> Params:
     """Mean of the fullest clients' models; it averages both factors of ``B A``, so it is a diagnostic only."""
     chosen, shares = fullest(settings, layout, fleet), settings.shares(fleet)
     return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)

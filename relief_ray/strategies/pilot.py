@@ -28,7 +28,17 @@ from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Connector
 from relief_ray.core.federated import Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientId, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.core.messages import (
+    Assignment,
+    ClientId,
+    Collect,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    Models,
+    Reduced,
+    ServerState,
+)
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 from relief_ray.strategies.common import (
@@ -118,7 +128,7 @@ def mixing_parts(connector: Connector) -> list[GroupId]:
 
 
 def hand_out(
-    models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
+    models: Models, adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
     """Give every client's model all tasks' adapters: its own first, the others in order."""
 
@@ -130,7 +140,7 @@ def hand_out(
 
 
 def next_adapters(
-    models: Mapping[str, Params],
+    models: Models,
     local: LocalModels,
     present: Sequence[ClientId],
     shares: Sequence[float],
@@ -155,7 +165,7 @@ def next_adapters(
 
 
 def canonical(
-    models: Mapping[str, Params], fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
+    models: Models, fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
 ) -> dict[GroupId, Tensor]:
     """Mean of the richest clients' models over ``groups``; other groups are the first one's."""
     full = richest(fleet)

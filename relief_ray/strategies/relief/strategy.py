@@ -12,7 +12,7 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
@@ -25,6 +25,7 @@ from relief_ray.core.groups import GroupId, ParamGroup
 from relief_ray.core.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.core.protocols import Explanation
 from relief_ray.server.aggregation import (
+    Weight,
     apply_step,
     divergence,
     mean_step,
@@ -50,7 +51,6 @@ from relief_ray.strategies.relief.explanation import Reasons, explanation, offer
 
 BOOTSTRAP = "bootstrap"
 _DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
-Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
