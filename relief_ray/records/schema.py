@@ -77,7 +77,7 @@ def comparable(record: Record) -> JsonValue:
     return value
 
 
-def refuse_other_schema(version: JsonValue, where: Path) -> None:
+def _refuse_other_schema(version: JsonValue, where: Path) -> None:
     """Refuse a record of another schema version, before any of its fields are read.
 
     Raises:
@@ -107,7 +107,7 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if "schema_version" in kind.model_fields:
-        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+        _refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -214,7 +214,7 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Model) ->
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    reference = hardware.reference(record.participants) if record.fedavg else {}
+    reference = hardware.fedavg_reference(record.participants) if record.fedavg else {}
     if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
@@ -228,7 +228,7 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
 
 def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
-    planning, reference = loaded.run.planning_model, hardware.reference()
+    planning, reference = loaded.run.planning_model, hardware.fedavg_reference()
     target_s = hardware.strategy.insight.deadline_s
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
@@ -236,7 +236,7 @@ def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
         work = _charged(record, before, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = hardware.reference(record.participants) if record.fedavg else reference
+        mine = hardware.fedavg_reference(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
             "deadline_s": target_s and record.deadline_s and target_s(hardware.context(record.round)),
