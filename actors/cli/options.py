@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -87,6 +87,14 @@ def _open_closed() -> None:
                 os.close(null)
 
 
+def _read_settings(words: Sequence[str]) -> object:
+    experiment = import_module("relief_ray.config.experiment")
+    settings = experiment.read_settings(words)
+    if text := experiment.read_as(settings):
+        say(f"NOTE: read as {clipped(text)}")
+    return settings
+
+
 def runs(
     target: str, *names: str, json: bool = True, own_code: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -127,10 +135,7 @@ def runs(
             as_json = values.get("as_json", False)
             values |= {name: values[name] or () for name in lists}
             if values.get("settings"):  # for none the library is not loaded
-                experiment = import_module("relief_ray.config.experiment")
-                values["settings"] = experiment.read_settings(values["settings"])
-                if text := experiment.read_as(values["settings"]):
-                    say(f"NOTE: read as {clipped(text)}")
+                values["settings"] = _read_settings(values["settings"])
             for place, options in chosen.items():
                 values[place] = records[place](**{name: values.pop(name) for name in options})
             values.pop("as_json", None)
