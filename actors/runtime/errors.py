@@ -34,10 +34,6 @@ class EvaluationFailed(RoundVoid):
     """Raised where workers were lost while a model was tested, twice; the round is not committed."""
 
 
-class CoordinatorLost(RuntimeError):
-    """Raised where Ray or the process that runs the rounds does not come up, or dies or freezes again and again."""
-
-
 class Interrupted(KeyboardInterrupt):
     """Raised when a stop drops a long round. Not an ``Exception``, so that no handler swallows it."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -333,23 +333,22 @@ def _resumes(bench: _Bench) -> None:
             raise Broken("resumes", f"{method}: interrupted after every round, its records or last state differ")
 
 
-_RUNS = (
-    _configuration,
-    _groups,
-    _shape,
-    _function,
-    _seed,
-    _dependencies,
-    _state,
-    _absent,
-    _costs,
-    _engines,
-    _rounds,
-    _resumes,
-)
+_RUNS: Mapping[str, Callable[[_Bench], None]] = {
+    "configuration": _configuration,
+    "groups": _groups,
+    "shape": _shape,
+    "function": _function,
+    "seed": _seed,
+    "dependencies": _dependencies,
+    "state": _state,
+    "absent": _absent,
+    "costs": _costs,
+    "engines": _engines,
+    "rounds": _rounds,
+    "resumes": _resumes,
+}
 # In the order of the rules; each needs the one before it.
 _NEEDS: tuple[tuple[str, ...], ...] = ((), *((rule,) for rule in BACKBONE_RULES))
 _CHECKS = tuple(
-    Check(rules=(rule,), run=run, needs=needs)
-    for rule, run, needs in zip(BACKBONE_RULES, _RUNS, _NEEDS[:-1], strict=True)
+    Check(rules=(rule,), run=_RUNS[rule], needs=needs) for rule, needs in zip(BACKBONE_RULES, _NEEDS[:-1], strict=True)
 )

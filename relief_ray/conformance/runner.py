@@ -38,7 +38,7 @@ from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import Machine, comparable
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import CoordinatorLost, UserError
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
@@ -258,7 +258,7 @@ _CHECKS: tuple[Check[_Bench], ...] = (
     Check(rules=("received",), run=_received, needs=("repeats",)),
     Check(rules=("missing",), run=_missing, needs=("repeats",)),
     # What a user must mend here is the cluster: the same strategy has just run without it.
-    Check(rules=("executors",), run=_executors, needs=("repeats",), lets_through=(UserError,)),
+    Check(rules=("executors",), run=_executors, needs=("repeats",), lets_through=(UserError, CoordinatorLost)),
 )
 
 

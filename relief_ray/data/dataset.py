@@ -355,7 +355,7 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path) -> None:
 
 
 def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
-    """All subjects, parsed one after the other; `progress` is called with (what, done, total).
+    """All subjects, parsed one after the other.
 
     Raises:
         UserError: files are missing or damaged, or a user's loader returns what its description does not say.

@@ -107,14 +107,14 @@ class _Fitted(TimeModel):
     """A clock that divides FLOPs by the device's speed and a utilisation that was fitted to the paper's joules."""
 
     is_fitted = True
-    kind: str
+    counted: ClassVar[str]
+    """Whose FLOPs the utilisation is fitted to, a key of ``ClockContext.utilisation``."""
     utilisation: float = Field(default=1.0, gt=0)
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:
         """The clock with the utilisation fitted to what it counts."""
-        kind = cls.model_fields["kind"].default
-        return cls(kind=kind, utilisation=context.utilisation[kind])
+        return cls(utilisation=context.utilisation[cls.counted])
 
 
 class FlopProportional(_Fitted):
@@ -127,6 +127,7 @@ class FlopProportional(_Fitted):
     name = "flop_proportional"
     about = "the paper's: time in proportion to the trained groups' FLOPs"
     engine = "naive"
+    counted = "flop_proportional"
 
     kind: Literal["flop_proportional"] = "flop_proportional"
 
@@ -139,6 +140,8 @@ class FlopProportional(_Fitted):
 
 class Split(_Fitted):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
+
+    counted = "split"
 
     kind: Literal["split"] = "split"
 

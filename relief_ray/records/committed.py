@@ -63,7 +63,11 @@ class RoundRow(Record):
     @classmethod
     def _named(cls, values: object) -> object:
         """Fields by name, also of a row in a file: their values in order, of which the last may be missing."""
-        return dict(zip(cls.model_fields, values, strict=False)) if isinstance(values, list) else values
+        if not isinstance(values, list):
+            return values
+        if len(values) > len(cls.model_fields):
+            raise ValueError(f"{len(values)} values in a row, expected at most {len(cls.model_fields)}")
+        return dict(zip(cls.model_fields, values, strict=False))
 
 
 class Means(Record):

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
+# The number of a partition that is drawn.
+_DRAW = "data.seed"
 _FREE = (
     "name",
     "strategy",
@@ -364,7 +366,7 @@ class Comparison:
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = _flat_setting(self.items[0].config, (), self.parsed)
+        config = _flat_settings([item.config for item in self.items], parsed=self.parsed)[0]
         return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
 
     @property
@@ -479,21 +481,35 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def _flat_setting(config: Config, searched: Iterable[str] = (), parsed: Parsed = dict) -> dict[str, JsonValue]:
-    """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
+def _flat_settings(
+    configs: Sequence[Config], searched: Iterable[str] = (), parsed: Parsed = dict
+) -> list[dict[str, JsonValue]]:
+    """Each run's flat configuration without ``_FREE`` and what a search chose; the choice itself stays.
 
-    Of partitions that are drawn each replicate, or seed, has its own: its number is no setting then.
+    Where every replicate, or seed, has a partition of its own, the partition's number is no setting; where one was
+    named for all, it is. That is decided over the runs that are equal otherwise.
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
     which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
+    whole = [_flat_setting(config, searched, parsed) for config in configs]
+    others = [repr({key: value for key, value in each.items() if key != _DRAW}) for each in whole]
+    are_own: dict[str, bool] = {}
+    for config, each, rest in zip(configs, whole, others, strict=True):
+        number = config.get("seed", 0) if config.get("replicate") is None else config["replicate"]
+        is_own = each.get("data.partition", "subject") != "subject" and each.get(_DRAW, 0) == number
+        are_own[rest] = is_own and are_own.get(rest, True)
+    for each, rest in zip(whole, others, strict=True):
+        if are_own[rest]:
+            each.pop(_DRAW, None)
+    return whole
+
+
+def _flat_setting(config: Config, searched: Iterable[str], parsed: Parsed) -> dict[str, JsonValue]:
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
     sections = tuple(f"{name}." for name in free)
     kept = {k: v for k, v in values.items() if k not in free and not k.startswith(sections)}
-    number = config.get("seed", 0) if config.get("replicate") is None else config["replicate"]
-    if kept.get("data.partition", "subject") != "subject" and kept.get("data.seed", 0) == number:
-        kept.pop("data.seed", None)
     return kept | ({"choice": kind} if kind else {})
 
 
@@ -504,9 +520,10 @@ def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Par
         UserError: they differ in more than ``_FREE``.
     """
     free = (*searched, *searched_keys(r.run.config for r in runs))
+    settings = _flat_settings([r.run.config for r in runs], free, parsed)
     first, *others = (
-        _flat_setting(r.run.config, free, parsed) | {"data origin": r.run.data_origin, "engine": r.run.engine}
-        for r in runs
+        setting | {"data origin": r.run.data_origin, "engine": r.run.engine}
+        for r, setting in zip(runs, settings, strict=True)
     )
     for loaded, theirs in zip(runs[1:], others, strict=True):
         if keys := sorted(k for k in first.keys() | theirs.keys() if first.get(k) != theirs.get(k)):
@@ -560,7 +577,9 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
 def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     searched = searched_keys(item.config for item in inventory.items)
-    known = [(i, _flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
+    planned = [(item, item.config) for item in inventory.items if item.config]
+    settings_of = _flat_settings([config for _, config in planned], searched, inventory.parsed)
+    known = [(item, setting) for (item, _), setting in zip(planned, settings_of, strict=True)]
     places: dict[str, tuple[str, str]] = {}
     for item, setting in known:
         if item.loaded is not None:

@@ -154,6 +154,10 @@ class UserCodeFailed(ClientFailed):
     """Error raised in a file of the user's own, by a method on the server too; the message names file and line."""
 
 
+class CoordinatorLost(RuntimeError):
+    """Raised where Ray or the process that runs the rounds does not come up, or dies or freezes again and again."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the nearest known name, or an empty text."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -183,7 +183,8 @@ def backward(loss: Tensor, objective: Callable[..., object]) -> None:
         if loss.requires_grad:
             torch.autograd.backward(loss)
     except RuntimeError as error:
-        if users_function(objective) is None or "memory" in str(error):
+        is_autograds = any(words in str(error) for words in ("inplace operation", "a second time"))
+        if users_function(objective) is None or not is_autograds:
             raise
         said = f"returned a loss whose gradient fails ({error}), expected one that autograd takes; change none in place"
         require(objective, "client.objective", "", lambda: said)

@@ -75,6 +75,8 @@ def test_partitions_that_are_drawn_anew_for_each_seed_are_one_experiment(make, p
     for runs in ([of("fedavg", 0, 0), of("v1", 0, 1)], [of("fedavg", 0, 3), of("fedavg", 1, 4)]):
         with pytest.raises(UserError, match=r"differ in data\.seed = "):
             compare_runs(runs)
+    named = [of(name, seed, 0) for name in ("fedavg", "v1") for seed in (0, 1, 2)]  # one partition for all
+    assert [(row.label, row.num_runs) for row in compare_runs(named).rows] == [("fedavg", 3), ("v1", 3)]
     dealt = [make("fedavg", seed=n, extra={"data": {"name": "dsa", "seed": n}}) for n in (0, 1)]
     with pytest.raises(UserError, match=r"differ in data\.seed = 0 and 1"):
         compare_runs(dealt)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -100,18 +101,35 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 def _spell_out(figure: MplFigure) -> None:
     """Give letters that DejaVu lacks another font that is installed, or else their codes: they would become boxes."""
-    from matplotlib import font_manager
     from matplotlib.text import Text
 
-    if texts := [text for text in figure.findobj(Text) if not text.get_text().isascii()]:
-        files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
-        letters = {name: set(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
-        usual, known = letters["DejaVu Sans"], set[int]().union(*letters.values())
-        for text in texts:
-            if set(map(ord, text.get_text())) - usual - {ord("\n")}:
-                text.set_fontfamily(list(letters))
-                spelt = (c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text.get_text())
-                text.set_text("".join(spelt))
+    def lacks(text: Text) -> bool:
+        return not text.get_text().isascii() and bool(set(map(ord, text.get_text())) - usual - {ord("\n")})
+
+    def spelt(text: Text) -> str:
+        return "".join(c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text.get_text())
+
+    if all(text.get_text().isascii() for text in figure.findobj(Text)):
+        return
+    letters = _letters()
+    usual, known = letters["DejaVu Sans"], frozenset[int]().union(*letters.values())
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if any(map(lacks, ticks := axis.get_ticklabels())):  # an axis writes its ticks anew when it is drawn
+            axis.set_ticks(axis.get_ticklocs(), labels=[spelt(tick) for tick in ticks])
+            for tick in axis.get_ticklabels():
+                tick.set_fontfamily(list(letters))
+    for text in filter(lacks, figure.findobj(Text)):
+        text.set_fontfamily(list(letters))
+        text.set_text(spelt(text))
+
+
+@cache
+def _letters() -> dict[str, frozenset[int]]:
+    """The letters of each font that may be used and is installed."""
+    from matplotlib import font_manager
+
+    files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
+    return {name: frozenset(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
 
 
 # Methods in one figure.

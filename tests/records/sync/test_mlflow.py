@@ -35,6 +35,7 @@ from relief_ray.records.sync.mlflow import (
     sync,
     write_sync,
 )
+from relief_ray.records.sync.sender import brief
 from relief_ray.support.errors import UserError
 from tests.records.sync.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import change_run, put_rounds, put_run
@@ -301,7 +302,7 @@ def test_the_remedy_for_a_deleted_experiment_works_as_it_is_written(run):
         UserError, match="its experiment 'relief-ray' was deleted, expected one that takes runs"
     ) as told:
         sync(run)
-    (line,) = re.findall(r"^  (.*)$", str(told.value), re.MULTILINE)
+    (line,) = re.findall(r"restore it with `(.*)`", brief(told.value))  # as notes and pages of runs say it
     here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(["sh", "-c", line], env=here, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -276,7 +276,7 @@ def test_a_caption_counts_the_methods_that_its_file_has_and_the_picture_lacks(ex
     """Whichever methods have no value of that kind: they are in neither."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(style, "_MAX_METHODS", most)
-    plot = maker(experiment, "x")
+    plot = maker(experiment)
     with sheet(plot.height_in) as figure:
         plot.draw(figure)
         shown = {text.get_text() for each in figure.legends for text in each.get_texts()}
@@ -293,7 +293,7 @@ def test_methods_without_a_rare_f1_are_not_said_to_be_in_its_file(make, family, 
         return dataclasses.replace(loaded, rounds=tuple(rounds))
 
     runs = [put_on(r if r.label in ("fedavg", "relief") else lacking(r)) for r in family]
-    plot = rare(by_setting(inventory_of(runs))[0], "x")
+    plot = rare(by_setting(inventory_of(runs))[0])
     assert {row[0] for row in plot.rows} == {"fedavg", "relief"} and "more method" not in plot.caption
 
 
@@ -305,8 +305,11 @@ def test_a_letter_that_no_font_has_is_no_box(tmp_path, suffix):
     with sheet(1.0) as figure:
         names = ("走る", "漢字\n腕 ±1", "plain", "é ± µ", "산책", "\U0001f3c3")
         texts = [figure.text(0.1, 0.1, name) for name in names]
+        ticks = figure.add_subplot()
+        ticks.set_xticks(range(3), names[:3])
         save(figure, tmp_path / f"x{suffix}")
         written = [text.get_text() for text in texts]
+        assert [tick.get_text() for tick in ticks.get_xticklabels()] == written[:3]
     assert written[2:4] == ["plain", "é ± µ"] and written[1].endswith("±1") and "\n" in written[1]
     pairs = zip(names, written, strict=True)
     assert all(shown == name or "\\u" in shown.lower() for name, shown in pairs)
