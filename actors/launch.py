@@ -24,7 +24,7 @@ from relief_ray.experiment.experiment import (
 )
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
-from relief_ray.studies.loop import compute_study
+from relief_ray.studies.loop import Computer, compute_study
 from relief_ray.studies.request import (
     BackboneLike,
     Folds,
@@ -169,7 +169,7 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
 
 
 @dataclass(kw_only=True, slots=True)
-class OnRay:
+class OnRay(Computer):
     """Computes the cells of one study on Ray, which is opened with the first that needs it and ended with ``session``.
 
     Attributes:
@@ -189,7 +189,7 @@ class OnRay:
     workers: WorkerCache | None = None
 
     def where(self, setup: Setup) -> str:
-        """Where its clients are computed, in words."""
+        """A worker process, or this one."""
         return _WHERE[_mode(setup)]
 
     def compute(self, setup: Setup, path: Path, stop: Callable[[], bool], on_note: Callable[[str], None]) -> RunRecord:

@@ -160,7 +160,7 @@ def price(hardware: Model, tasks: Sequence[Assignment], clock: str) -> tuple[Rou
     done = receipts(hardware, tasks)
     up_bytes = sum(r.bytes_up for r in done) / len(hardware.fleet)
     charged = hardware.accountant.charged(done, hardware.fleet.clients)
-    return hardware.accountant.cost(charged, hardware.fleet, 0.0)[clock], hardware.reference()[clock], up_bytes
+    return hardware.accountant.cost(charged, hardware.fleet, 0.0)[clock], hardware.fedavg_reference()[clock], up_bytes
 
 
 def receipts(hardware: Model, tasks: Sequence[Assignment]) -> tuple[Receipt, ...]:

@@ -270,7 +270,12 @@ def _method_row(study: Comparison, row: MethodResult) -> list[str]:
     all_sensors, own_sensors, *costs = _values(row, _METHOD_COLUMNS)
     own_gain = study.difference(row.label, "fedavg", "f1_own_sensors")
     name = f"{row.method.title or row.label}{' (reconstructed)' if row.method.reconstructed else ''}"
-    scores = (all_sensors, str(row.canonical or _NONE), own_sensors, str(own_gain or _NONE))
+    scores = (
+        all_sensors,
+        str(row.over_reference("f1_canonical_percent") or _NONE),
+        own_sensors,
+        str(own_gain or _NONE),
+    )
     return [f"{name}{own}{stand_in}", *scores, *costs]
 
 

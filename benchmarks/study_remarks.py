@@ -10,9 +10,9 @@ from statistics import mean
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.paper import V0, V1, V2, V3
-from relief_ray.report.remarks import fleet_in, span_text, twins
+from relief_ray.report.remarks import span_text, twins
 from relief_ray.report.results import FUSION_BLOCK
-from relief_ray.report.runs import Loaded, device_types
+from relief_ray.report.runs import Loaded
 from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import counted
 
@@ -39,7 +39,7 @@ def update_norms(runs: Sequence[Loaded]) -> Means:
     squares = _means_of(
         (group, types.get(client.client, "?"), value)
         for loaded in runs
-        for types in (device_types(loaded),)
+        for types in (loaded.types,)
         for record in loaded.trained
         for client in record.clients
         for group, value in client.sq_norm.items()
@@ -131,11 +131,11 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
 
 def _dilution(comparison: Comparison) -> Iterator[str]:
     """Distance by which clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
-    runs, fleet = comparison.runs_of(REFERENCE), fleet_in(comparison)
+    runs, fleet = comparison.runs_of(REFERENCE), comparison.fleet
     norms = update_norms(runs)
     if not runs or fleet is None:
         return
-    types = device_types(runs[0])
+    types = runs[0].types
     for modality in fleet.rare():
         row = norms.get(FUSION_BLOCK + modality, {})
         owners = {types[n] for n in fleet.cohort(modality)}

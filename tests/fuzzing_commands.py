@@ -130,7 +130,8 @@ def fault(words: list[str]) -> tuple[str, str]:
         return "tracebacks", done.output[-1500:]
     if done.exit_code not in (0, 2, 7):
         return "codes", f"exit code {done.exit_code}: {done.output[-500:]}"
-    if done.exit_code and not done.stderr.startswith("error: "):
+    said = done.stderr.partition("\n")[2] if done.stderr.startswith("NOTE: read as ") else done.stderr
+    if done.exit_code and not said.startswith("error: "):
         return "poor refusals", done.output[-500:]
     return ("refused" if done.exit_code else "taken"), ""
 

@@ -8,10 +8,8 @@ import typer
 from actors.cli.options import runs
 from actors.cluster import DASHBOARD_PORT, GCS_PORT
 from actors.commands.options import (
-    AsJson,
     Dataset,
     NodeChoice,
-    OwnCode,
     Set,
     SomeNumber,
     SomePath,
@@ -32,7 +30,7 @@ data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=Tr
 
 
 @cluster.command("head")
-@runs("cluster:head")
+@runs("cluster:head", json=False)
 def cluster_head(
     node: NodeChoice,
     port: Annotated[int, typer.Option(help="Port that nodes join at.")] = GCS_PORT,
@@ -43,7 +41,7 @@ def cluster_head(
 
 
 @cluster.command("join")
-@runs("cluster:join")
+@runs("cluster:join", json=False)
 def cluster_join(
     address: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The head.")],
     node: NodeChoice,
@@ -60,7 +58,7 @@ def cluster_join(
 
 
 @cluster.command("check")
-@runs("cluster:check")
+@runs("cluster:check", own_code=True)
 def cluster_check(
     target: Annotated[
         list[str] | None,
@@ -69,8 +67,6 @@ def cluster_check(
     settings: Set = None,
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
     token: Token = None,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the nodes and their versions, devices and data; say what TARGET needs and what would make it fit.
 
@@ -80,7 +76,7 @@ def cluster_check(
     use_token(token)
 
 
-@runs("cluster:submit")
+@runs("cluster:submit", json=False)
 def submit(
     context: typer.Context,
     arguments: Annotated[
@@ -128,7 +124,6 @@ def doctor(
     ] = None,
     token: Token = None,
     sysfs: Sysfs = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check what runs need here: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
 
@@ -146,7 +141,6 @@ def device_monitor(
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the measurement; Ctrl-C ends it.")] = 10.0,
     idle: Annotated[float, typer.Option(min=0.0, help="Seconds before it, for the idle power.")] = 3.0,
     sysfs: Sysfs = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a where not readable.
 
@@ -162,7 +156,6 @@ def device_profile(
     types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
     turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure what this machine takes for every stage of a backbone, for the `measured` clock (costs.profile).
 
@@ -171,15 +164,13 @@ def device_profile(
 
 
 @fleet.command("show")
-@runs("fleet:show")
-def fleet_show(
-    target: Target = "demo", settings: Set = None, own_code: OwnCode = False, as_json: AsJson = False
-) -> None:
+@runs("fleet:show", own_code=True)
+def fleet_show(target: Target = "demo", settings: Set = None) -> None:
     """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
 
 
 @fleet.command("whatif")
-@runs("fleet:whatif")
+@runs("fleet:whatif", own_code=True)
 def fleet_whatif(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
     other: Annotated[
@@ -188,36 +179,30 @@ def fleet_whatif(
     ] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
 
 
 @model.command("describe")
-@runs("model:describe")
-def model_describe(
-    target: Target = "demo", settings: Set = None, own_code: OwnCode = False, as_json: AsJson = False
-) -> None:
+@runs("model:describe", own_code=True)
+def model_describe(target: Target = "demo", settings: Set = None) -> None:
     """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
 
 
 @model.command("evaluate")
-@runs("model:evaluate")
+@runs("model:evaluate", own_code=True)
 def model_evaluate(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
     sensors: Annotated[
         list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
     ] = None,
     part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
 
 
 @model.command("export")
-@runs("model:export")
+@runs("model:export", own_code=True)
 def model_export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
@@ -228,15 +213,13 @@ def model_export(
     with_encoder: Annotated[
         bool, typer.Option("--with-encoder", help="Copy the frozen encoder's files too (random ones always are).")
     ] = False,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
 
 
 @data.command("list")
 @runs("data:show_list")
-def data_list(as_json: AsJson = False) -> None:
+def data_list() -> None:
     """List the datasets and which of them are here."""
 
 
@@ -246,14 +229,13 @@ def data_fetch(
     name: Dataset,
     source: Annotated[SomePath, typer.Option("--from", metavar="FILE|DIR", help="A download of your own.")] = None,
     url: Annotated[SomeText, typer.Option(help="Another address.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Download a dataset (going on where a transfer broke off), or take over your own download; then verify it."""
 
 
 @data.command("verify")
 @runs("data:check")
-def data_verify(name: Dataset, as_json: AsJson = False) -> None:
+def data_verify(name: Dataset) -> None:
     """Check digests and structure of a dataset's files."""
 
 
@@ -264,13 +246,12 @@ def data_accept(
     stride_s: Annotated[float, typer.Option(help="Seconds from one window to the next.")] = 5.0,
     settings: Set = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
-    as_json: AsJson = False,
 ) -> None:
     """Verify, cache, describe, and train two rounds of every strategy: a receipt to share."""
 
 
 @data.command("synth")
-@runs("data:make")
+@runs("data:make", json=False)
 def data_synth(
     name: Dataset,
     out: Annotated[
@@ -283,7 +264,7 @@ def data_synth(
 
 
 @data.command("describe")
-@runs("data:look")
+@runs("data:look", own_code=True)
 def data_describe(
     name: Annotated[
         str,
@@ -299,8 +280,6 @@ def data_describe(
     ] = None,
     settings: Set = None,
     html: Annotated[SomePath, typer.Option(metavar="FILE", help="A page of it too, with pictures.")] = None,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
 
@@ -315,6 +294,5 @@ def data_shard(
     client: Annotated[int, typer.Option(metavar="N", help="Id of the client.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
     settings: Set = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write one client's training windows, for a device that may hold its own data only; a run's settings by --set."""

@@ -13,11 +13,9 @@ from typer.core import TyperGroup
 from actors.cli.groups import cluster, data, device, doctor, fleet, model, submit
 from actors.cli.options import Main, runs
 from actors.commands.options import (
-    AsJson,
     FetchTo,
     Jobs,
     Options,
-    OwnCode,
     Set,
     SomePath,
     SomeText,
@@ -93,13 +91,23 @@ def grid_start(
 
 
 @grid.command("resume")
-@runs("run:resume_grid", "address", "budget", "dry_run", "jobs", "skip_failed", "rerun_stale", "dashboard", "as_json")
+@runs(
+    "run:resume_grid",
+    "address",
+    "budget",
+    "dry_run",
+    "jobs",
+    "skip_failed",
+    "rerun_stale",
+    "dashboard",
+    "as_json",
+    own_code=True,
+)
 def grid_resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
-    own_code: OwnCode = False,
 ) -> None:
     """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
 
@@ -108,18 +116,16 @@ def grid_resume(
 
 
 @grid.command("status")
-@runs("run:show_status")
-def grid_status(folder: GridFolder, own_code: OwnCode = False, as_json: AsJson = False) -> None:
+@runs("run:show_status", own_code=True)
+def grid_status(folder: GridFolder) -> None:
     """List every cell with its status."""
 
 
 @grid.command("freeze")
-@runs("run:freeze_choices")
+@runs("run:freeze_choices", own_code=True)
 def grid_freeze(
     folder: GridFolder,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
 
@@ -196,14 +202,13 @@ def run(
 
 
 @app.command()
-@runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json")
+@runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json", own_code=True)
 def resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
     jobs: Jobs = 1,
-    own_code: OwnCode = False,
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
@@ -222,7 +227,6 @@ def compare(
     setting: Annotated[
         SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, where committed results hold several.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
 
@@ -241,7 +245,6 @@ def report(
     title: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
 
@@ -256,55 +259,46 @@ def plan_study(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is taken.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Say before a study how many paired runs a difference needs, and what a planned number can find."""
 
 
 @app.command()
-@runs("model:reproduce_command")
+@runs("model:reproduce_command", own_code=True)
 def reproduce(
     target: Annotated[
         str, typer.Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")
     ],
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Keep the rerun there.")] = None,
     tolerance: Annotated[float, typer.Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
 
 
 @app.command()
-@runs("config:explain_command")
+@runs("config:explain_command", own_code=True)
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_: Annotated[int, typer.Option("--round", help="The round.")],
     client: Annotated[int, typer.Option("--client", help="The client's number.")],
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
 
 
 @app.command()
 @runs("conformance:strategies_command")
-def strategies(
-    bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False, as_json: AsJson = False
-) -> None:
+def strategies(bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False) -> None:
     """List what can be compared."""
 
 
 @app.command()
-@runs("config:config_command")
+@runs("config:config_command", own_code=True)
 def config(
     target: Annotated[
         SomeText, typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Whose keys; else defaults.")
     ] = None,
     key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/configuration.md.")] = False,
-    own_code: OwnCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 
@@ -322,7 +316,6 @@ def conformance(
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
     equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
     within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
-    as_json: AsJson = False,
 ) -> None:
     """Try out the rules that every method, backbone or dataset keeps; name the one that is broken.
 
@@ -339,7 +332,6 @@ def new(
     kind: Annotated[Literal["method", "dataset", "backbone", "grid"], typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
-    as_json: AsJson = False,
 ) -> None:
     """Write a short working file of your own, with its tests: the start of a method, data set, backbone or grid."""
 
@@ -349,7 +341,6 @@ def new(
 def sync(
     folders: Folders,
     uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""
 

@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from actors.commands.options import AsJson, OwnCode
 from actors.terminal.exit_codes import INTERRUPTED, Result, report, say
 from actors.terminal.signals import interrupted, leave_at_once
 from relief_ray.support.errors import clipped
@@ -86,13 +87,25 @@ def _open_closed() -> None:
                 os.close(null)
 
 
-def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _read_settings(words: Sequence[str]) -> object:
+    experiment = import_module("relief_ray.config.experiment")
+    settings = experiment.read_settings(words)
+    if text := experiment.read_as(settings):
+        say(f"NOTE: read as {clipped(text)}")
+    return settings
+
+
+def runs(
+    target: str, *names: str, json: bool = True, own_code: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command carry out ``target``: ``module:function`` of ``actors.commands``, imported when it is called.
 
     What the command itself does comes first. The function gets the command's values by name, but for `--json`:
     settings read, an empty list where none was given. What it returns or yields (``Result``) is printed. A record among
     the command's parameters is a dataclass, of which the named fields, by default all that are ``Annotated``, are
     options; the function gets one with what was chosen.
+
+    ``json``: it has `--json`; ``own_code``: it has `--own-code`, without which no code that a record names is run.
     """
     module, _, function = target.partition(":")
 
@@ -101,6 +114,8 @@ def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[.
         lists = [n for n, kind in get_type_hints(command).items() if any(get_origin(k) is list for k in get_args(kind))]
         records: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
         parameters = [p for p in inspect.signature(command).parameters.values() if p.name not in records]
+        if own_code:
+            parameters.append(_switch("own_code", OwnCode))
         chosen: dict[str, list[str]] = {}
         for place, record in records.items():
             declared = get_type_hints(record, include_extras=True)
@@ -113,18 +128,21 @@ def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[.
                 for f in of_record
                 if f.name in chosen[place]
             ]
+        if json and not any("as_json" in options for options in chosen.values()):
+            parameters.append(_switch("as_json", AsJson))
 
         def called(**values: Any) -> None:
             as_json = values.get("as_json", False)
             values |= {name: values[name] or () for name in lists}
             if values.get("settings"):  # for none the library is not loaded
-                values["settings"] = import_module("relief_ray.config.experiment").read_settings(values["settings"])
+                values["settings"] = _read_settings(values["settings"])
             for place, options in chosen.items():
                 values[place] = records[place](**{name: values.pop(name) for name in options})
-            command(**values)
-            if (may_run := values.pop("own_code", None)) is not None:
-                import_module("relief_ray.plugins.load").OWN_CODE.set(may_run)
             values.pop("as_json", None)
+            may_run = values.pop("own_code", None)
+            command(**values)
+            if may_run is not None:
+                import_module("relief_ray.plugins.load").OWN_CODE.set(may_run)
             made = getattr(import_module(f"actors.commands.{module}"), function)(**values)
             for result in [made] if isinstance(made, Result) else made or ():
                 result.show(as_json=as_json)
@@ -135,6 +153,10 @@ def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[.
         return called
 
     return running
+
+
+def _switch(name: str, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
 # Errors as exit codes.

@@ -20,6 +20,7 @@ from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
 from actors.cluster.survey import Bundle, NodeFacts, in_words
 from actors.commands.options import NodeChoice
+from actors.grids.places import bundles_of, fleet_of, is_chosen_here, settled
 from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
@@ -30,6 +31,7 @@ from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.text import wrapped
+from tune_configs.registry import GRIDS, cells_of, load_grid
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -126,8 +128,6 @@ def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence
     Raises:
         UserError: there is no such target.
     """
-    from tune_configs.registry import GRIDS, cells_of, load_grid
-
     verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
     if len(target) > 2 or verb not in ("", "run", "grid"):
         raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
@@ -154,8 +154,6 @@ def _grid_need(name: str, cells: Sequence[Cell], nodes: Nodes) -> Need:
 
 def _run_need(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: bool) -> Need:
     """Needs of one run; of a typed one as if the cluster had all devices."""
-    from actors.grids.places import bundles_of, fleet_of, is_chosen_here, settled
-
     fleet, types = fleet_of(config)
     is_typed = config.runtime.placement == "typed"
     devices = [types[client.device].ray_resources for client in fleet.clients] if is_typed else []

@@ -132,10 +132,14 @@ def config_command(target: str | None, key: str | None, markdown: bool) -> Resul
         return Result(_page(all_keys()))
     is_key = key is None and target is not None and bool(_matching(target, all_keys()))
     target, wanted = (None, target) if is_key else (target, key)
-    if target is not None and ":" in target:
-        keys, values, head = _of_own(target, wanted)
+    values: Mapping[str, object] = {}
+    head = ""
+    if target is None:
+        keys = _wanted(wanted, all_keys() if wanted else [key for key in all_keys() if not key.of], all_keys())
+    elif ":" in target:
+        keys = _wanted(wanted, known := _keys_at(target), known, target)
     else:
-        keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
+        keys, values, head = _of_target(target, wanted)
     lines = [*([f"{head}\n"] if head else []), *(_lines(one, values) for one in keys)]
     if target is None and wanted is None:
         lines.append("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
@@ -192,18 +196,8 @@ def _wanted(wanted: str | None, shown: Sequence[Key], known: Sequence[Key], targ
     raise UserError(f"{place}: {unknown_key(wanted, known)}; `relief-ray {command}` lists all keys")
 
 
-# Keys to show, their values by path, and a line above them.
-_Shown = tuple[list[Key], Mapping[str, object], str]
-
-
-def _of_defaults(wanted: str | None) -> _Shown:
-    """The keys that every run has, or the wanted ones of all."""
-    keys = all_keys()
-    return _wanted(wanted, keys if wanted else [key for key in keys if not key.of], keys), {}, ""
-
-
-def _of_target(target: str, wanted: str | None) -> _Shown:
-    """Keys and values of the first run of a preset, a file or a run folder, and a line that says so.
+def _of_target(target: str, wanted: str | None) -> tuple[list[Key], Mapping[str, object], str]:
+    """Keys and values by path of the first run of a preset, a file or a run folder, and a line that says so.
 
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
@@ -243,11 +237,6 @@ def _keys_at(path: str) -> Sequence[Key]:
     """Keys of the user's method or backbone at an import path."""
     found = load(path, "config")
     return own_keys(found if isinstance(found, type) else type(found), path)
-
-
-def _of_own(path: str, wanted: str | None) -> _Shown:
-    keys = _keys_at(path)
-    return _wanted(wanted, keys, keys, path), {}, ""
 
 
 def _values_of(settings: Mapping[str, JsonValue]) -> dict[str, object]:

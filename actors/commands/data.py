@@ -25,6 +25,10 @@ from relief_ray.experiment.experiment import run_cell
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.report.build import draw
+from relief_ray.report.document import Document, Paragraphs, Section
+from relief_ray.report.figures.data import classes_figure, strips_figure
+from relief_ray.report.formats.pages import html
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.describe import DataDescription, data_config, data_description, quality_tables
 from relief_ray.studies.spec import as_typed
@@ -124,11 +128,6 @@ def look(name: str, stride_s: float | None, settings: Sequence[Setting], html: P
 
 def _write_page(description: DataDescription, path: Path) -> None:
     """Write warnings, tables and pictures of a dataset as one page."""
-    from relief_ray.report.build import draw
-    from relief_ray.report.document import Document, Paragraphs, Section
-    from relief_ray.report.figures.data import classes_figure, strips_figure
-    from relief_ray.report.formats.pages import html
-
     facts, config = description.facts, description.config
     told = Paragraphs(lines=tuple(facts["warnings"]) or ("Nothing is odd.",), is_list=True)
     people, sensors = quality_tables(facts)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import JsonValue
 
 from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import Result, figure
@@ -16,12 +18,10 @@ from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.studies.plan import target_config
+from relief_ray.studies.what_if import SAID, what_if
 from relief_ray.support.errors import Setting, UserError, counted, listed
 from relief_ray.support.text import filled, table, typed
 from relief_ray.support.user_yaml import read_mapping
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 # `relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were.
 
@@ -46,8 +46,6 @@ def whatif(folders: Sequence[Path], other: Path | None, windows: int | None, epo
     Raises:
         UserError: nothing differs, no finished run there, or one that does not fit the other fleet.
     """
-    from relief_ray.studies.what_if import SAID, what_if
-
     refuse_nested(folders, "fleet whatif")
     if other is None and windows is None and epochs is None:
         raise UserError("what if what? give --fleet FILE.yaml, --windows N or --epochs E (the paper: 1900 and 5)")

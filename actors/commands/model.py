@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,18 +13,15 @@ from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import DIFFERENT, Result
 from relief_ray.experiment.evaluation import Evaluation, Part, evaluate_run
 from relief_ray.experiment.export import export_model
+from relief_ray.experiment.reproduce import Verdict, reproduce
 from relief_ray.records.cells import find_runs
-from relief_ray.records.committed import pick
+from relief_ray.records.committed import CommittedCell, pick
 from relief_ray.records.run_folder import read_run
+from relief_ray.records.schema import RoundRecord
 from relief_ray.studies.describe import description
 from relief_ray.studies.plan import target_config
 from relief_ray.support.errors import Setting, counted
 from relief_ray.support.text import filled, table, typed
-
-if TYPE_CHECKING:
-    from relief_ray.experiment.reproduce import Verdict
-    from relief_ray.records.committed import CommittedCell
-    from relief_ray.records.schema import RoundRecord
 
 
 def describe(target: str, settings: Sequence[Setting]) -> Result:
@@ -109,8 +105,6 @@ def reproduce_command(target: str, out: Path | None, tolerance: float) -> Iterat
         UserError: no such cell, or its data are not here.
         typer.Exit: the results differ.
     """
-    from relief_ray.experiment.reproduce import reproduce
-
     name, cell = pick(target)
     last = cell.rounds[-1].round
 

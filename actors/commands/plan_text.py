@@ -17,21 +17,18 @@ from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.records.cells import STATUS_TEXT, CellState
+from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import flat_params
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading
-from relief_ray.studies.plan import Plan
+from relief_ray.studies.plan import Plan, State
 from relief_ray.studies.progress import headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
-
-State = CellState[Cell]
-
 
 _MAX_ROWS = 40
 

@@ -7,31 +7,33 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from actors.commands.folders import refuse_nested
 from actors.terminal.exit_codes import Result, say
-from actors.terminal.mlflow_export import export_report, export_study, where_to_look
+from actors.terminal.mlflow_export import export, where_to_look
 from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
+from relief_ray.records.committed import FILE, write_committed
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
+from relief_ray.report.build import build, write
+from relief_ray.report.claims import Registry, judge, last_lines, registry_of
+from relief_ray.report.comparison import Comparison, by_setting, compare
+from relief_ray.report.figures.progress import curves
+from relief_ray.report.figures.timeline import featured, timeline
+from relief_ray.report.formats import text as render
+from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, filled, typed
-
-if TYPE_CHECKING:
-    from relief_ray.report.claims import Registry
-    from relief_ray.report.comparison import Comparison
-    from relief_ray.report.runs import Inventory
-
 
 OUT = "report"
 
@@ -46,10 +48,6 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     """
     if title is not None and commit is None:
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
-    from relief_ray.report.build import build, write
-    from relief_ray.report.claims import registry_of
-    from relief_ray.report.runs import STATUSES, is_committed, take_inventory
-
     inventory, registry = take_inventory(folders, as_read), registry_of(folders)
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
@@ -72,14 +70,14 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
     place = folders[0]
     pages = [file for file in files if file.suffix in (".html", ".md")]
     if (place / RUN_FILE).exists():
-        return export_report(_tracking(read_run(place).config), place, pages)
+        return export(_tracking(read_run(place).config), place, pages)
     plan = read_plan_file(place / PLAN_FILE) if (place / PLAN_FILE).exists() else None
     if plan is None or not plan.cells:
         return None
     tracking = _tracking(plan.cells[0].config)
     if tracking.uri is None and not (place / DATABASE).exists():
         return None
-    return export_study(tracking, place, plan.name, pages)
+    return export(tracking, place / "run", pages, plan.name)
 
 
 def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
@@ -93,8 +91,6 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
     Raises:
         UserError: no cell is finished, two have one name, or claims of several studies are about them.
     """
-    from relief_ray.records.committed import FILE, write_committed
-
     done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
     if twice or not done or len(registry.files) > 1:
@@ -111,8 +107,7 @@ _FIGURE = "timeline.png"
 
 def results_of(plan: Plan) -> Iterator[Result]:
     """Table, figure file and verdict of all runs of a plan."""
-    from actors.commands.plan_text import next_steps
-    from relief_ray.report.comparison import compare
+    from actors.commands.plan_text import next_steps  # loads Ray, which `compare` and `report` do without
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
         say("\nno table: these runs were never evaluated on the test part (evaluation.parts)")
@@ -120,7 +115,7 @@ def results_of(plan: Plan) -> Iterator[Result]:
     comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)
     written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
-    failure = export_study(tracking, plan.out, plan.name, written)
+    failure = export(tracking, plan.out / "run", written, plan.name)
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     text = _text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
     yield Result("\n".join([text, "", *next_steps(plan)]), _facts(comparison, written, sentences))
@@ -158,9 +153,6 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     Raises:
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
-    from relief_ray.report.comparison import by_setting, compare
-    from relief_ray.report.runs import is_committed, take_inventory
-
     refuse_nested(folders, "compare")
     if not any(map(is_committed, folders)):
         if wanted is not None:
@@ -181,8 +173,6 @@ def _slug(title: str) -> str:
 
 def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
-    from relief_ray.report.claims import judge, last_lines, registry_of
-
     if len(comparison.rows) < 2:
         return ()
     (judgement,), problems = judge([comparison], registry_of(folders))
@@ -191,8 +181,6 @@ def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
 
 def _facts(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> dict[str, object]:
     """The comparison for programs."""
-    from relief_ray.report.formats import text as render
-
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
     return {"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}
@@ -208,8 +196,6 @@ def _text(
     heading: Sequence[str] = (),
 ) -> str:
     """Table, remarks, and the verdict last; ``wide``: all columns, however narrow the terminal is."""
-    from relief_ray.report.formats import text as render
-
     width = render.WIDTH if wide else min(render.WIDTH, columns())
     places = " ".join(map(typed, folders))
     more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
@@ -222,21 +208,21 @@ def _text(
 
 def columns() -> int:
     """Width of the terminal, at least 60; 120 where the output goes to a file or another program."""
-    from relief_ray.report.formats.text import LEAST
-
-    return max(LEAST, shutil.get_terminal_size(fallback=(120, 24)).columns)
+    return max(render.LEAST, shutil.get_terminal_size(fallback=(120, 24)).columns)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
     """Draw the timeline of a round, FedAvg above others; nothing without run folders or matplotlib."""
-    from relief_ray.report.figures.timeline import featured, timeline
-
     methods = featured(comparison)
-    if len(methods) < 2 or importlib.util.find_spec("matplotlib") is None:
-        return []
+    return _drawn(lambda place: timeline(methods, place, comparison.clock), path) if len(methods) > 1 else []
 
+
+def _drawn(make: Callable[[Path], Path], path: Path) -> list[Path]:
+    """The figure that is made there; nothing where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
     with disk_errors(path, "write the figure"):
-        return [timeline(methods, path, comparison.clock)]
+        return [make(path)]
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:
@@ -245,25 +231,13 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     Raises:
         UserError: the folder cannot be written.
     """
-    from relief_ray.report.formats import text as render
-
     with disk_errors(out, "write there"):
         out.mkdir(parents=True, exist_ok=True)
     texts = {"md": render.markdown, "json": render.as_json, "csv": render.as_csv}
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
         write_atomic(path, make(comparison).encode())
-    return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
-
-
-def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    from relief_ray.report.figures.progress import curves
-
-    with disk_errors(path, "write the figure"):
-        return [curves(comparison, path)]
+    return [*written, *draw(comparison, out / _FIGURE), *_drawn(partial(curves, comparison), out / "curves.png")]
 
 
 def sync_command(folders: Sequence[Path], uri: str | None) -> Iterator[Result]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,24 +35,21 @@ from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
-from relief_ray.records.cells import CellState
 from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
-from relief_ray.studies.plan import Plan, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
+from relief_ray.studies.plan import Plan, State, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback
-from relief_ray.studies.spec import Cell, Spec, as_typed, joined
+from relief_ray.studies.spec import Spec, as_typed, joined
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
 from tune_configs.registry import GRIDS, cells_of, load_grid
-
-State = CellState[Cell]
 
 
 def run_command(
@@ -112,7 +109,7 @@ def start_grid(target: str, settings: Sequence[Setting], out: Path | None, optio
         search = suggested_tries(target, settings, place, options.tries, options.seed)
         if options.scheduler is not None:
             search = search.with_stopping(asha(search.listed(), options.grace_rounds, options.reduction_factor))
-        return _run_search(search, options)
+        return _run_grid(search.ask(), options, search)
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
@@ -133,7 +130,8 @@ def resume_grid(target: str, settings: Sequence[Setting], out: Path | None, opti
     """Run `relief-ray grid resume DIR|URI`."""
     folder, settings = local_folder(target, out, _with_short(settings, options))
     plan = Plan.read(folder.absolute(), settings, "grid", other_code=options.rerun_stale)
-    return _run_grid(plan, options) if plan.search is None else _run_search(again(plan, settings), options)
+    search = None if plan.search is None else again(plan, settings)
+    return _run_grid(plan if search is None else search.ask(), options, search)
 
 
 def show_status(folder: Path) -> Result:
@@ -274,39 +272,29 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def _run_grid(plan: Plan, options: Options) -> Iterator[Result]:
-    """Run what is not done yet, then say where the grid stands.
+def _run_grid(plan: Plan, options: Options, search: SuggestedTries | None = None) -> Iterator[Result]:
+    """Run what is not done yet, of a ``search`` batch by batch, then say where the grid stands.
+
+    Before a search its first batch alone can be shown.
 
     Raises:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
     _check_dashboard(plan, options)
+    wanted = {cell.name for cell in plan.cells}
     if options.dry_run:
-        yield planned(plan, options.jobs)
+        yield planned(plan, options.jobs, 1.0 if search is None else search.num_tries / search.search.tries)
         return
-    with StopSignals(_how_to_resume(plan)) as stop:
-        after = _carry_out(plan, options, stop)
-    yield from _finish(*after, {cell.name for cell in plan.cells})
-
-
-def _run_search(search: SuggestedTries, options: Options) -> Iterator[Result]:
-    """Run a search batch by batch; the first batch alone is shown before it.
-
-    Raises:
-        Stopped: as for a grid.
-    """
-    plan = search.ask()
-    if options.dry_run:
-        yield planned(plan, options.jobs, search.num_tries / search.search.tries)
-        return
-    cores = None if options.jobs is None else max(options.jobs, num_cores())
-    session = SessionOptions(address=address_of(plan.look()), num_cpus=cores, dashboard=options.dashboard)
-    # Ray stays up between batches.
-    with StopSignals(_how_to_resume(plan)) as stop, ray_session(session, stop.lost):
+    with StopSignals(_how_to_resume(plan)) as stop, ExitStack() as between_batches:
+        if search is not None:  # Ray stays up
+            cores = None if options.jobs is None else max(options.jobs, num_cores())
+            session = SessionOptions(address=address_of(plan.look()), num_cpus=cores, dashboard=options.dashboard)
+            between_batches.enter_context(ray_session(session, stop.lost))
         plan, senders = _carry_out(plan, options, stop)
-        while search.tell(plan) and not search.is_complete and options.left_s() > 0:
+        while search is not None and search.tell(plan) and not search.is_complete and options.left_s() > 0:
             plan, senders = _carry_out(search.ask(), options, stop)
-    yield from _finish(plan, senders, {cell.name for cell in plan.cells})
+            wanted |= {cell.name for cell in plan.cells}
+    yield from _finish(plan, senders, wanted)
 
 
 # Where Ray unpacks the working folder of a job.

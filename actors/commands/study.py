@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.commands.options import StudyQuestion
 from actors.terminal.exit_codes import Result
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, figure_named, read_claims
+from relief_ray.report.frames import read_cells
+from relief_ray.report.power_analysis import Outlook, Scatter, outlooks, scatter_of
+from relief_ray.report.statistics import ALPHA, Sides, detectable, pairs_needed, power, smallest_p
 from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
-
-if TYPE_CHECKING:
-    from relief_ray.report.power_analysis import Outlook, Scatter
-    from relief_ray.report.statistics import Sides
 
 _DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 
@@ -44,9 +43,6 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
-    from relief_ray.report.frames import read_cells
-    from relief_ray.report.power_analysis import scatter_of
-
     cells = read_cells(folders, as_read)
     if question.setting is not None:
         titles, wanted = cells.runs["setting"].str.lower(), question.setting.lower()
@@ -57,8 +53,6 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
 
 def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, Any]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
-    from relief_ray.report.statistics import ALPHA, detectable, pairs_needed, power, smallest_p
-
     sd = question.sd if scatter is None else scatter.sd
     assert sd is not None
     per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
@@ -169,8 +163,6 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
 
 def _outlooks_of(plan: Plan) -> list[Outlook]:
     """Return the prospects of each of the plan's claims, before their file is written or after."""
-    from relief_ray.report.power_analysis import outlooks
-
     path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
     return [] if path is None else outlooks(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
 

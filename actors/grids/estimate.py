@@ -16,10 +16,10 @@ from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.experiment.experiment import open_cell, run_opened
 from relief_ray.models.registry import backbone_name
-from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
-from relief_ray.studies.spec import Cell
+from relief_ray.studies.loop import rounds_to_do
+from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 
@@ -71,7 +71,7 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
-def finished_rates(states: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
+def finished_rates(states: Iterable[State]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
     for state in states:
@@ -103,7 +103,7 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 
 
 def probe_missing(
-    states: Sequence[CellState[Cell]], *, one_each: bool, say: Say, limit_s: float = math.inf
+    states: Sequence[State], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
     """Time a round of every workload and method that no finished cell tells about; of one method each if asked.
 
@@ -128,11 +128,11 @@ def probe_missing(
     return rates
 
 
-def _to_time(states: Sequence[CellState[Cell]], *, one_each: bool) -> dict[Key, CellState[Cell]]:
+def _to_time(states: Sequence[State], *, one_each: bool) -> dict[Key, State]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(states))
     covered = {work for work, _ in known}
-    cells: dict[Key, CellState[Cell]] = {}
+    cells: dict[Key, State] = {}
     for state in states:
         key = (workload(state.cell.config), state.cell.label)
         if state.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
@@ -166,7 +166,7 @@ def probe(config: ExperimentConfig) -> Rate:
         return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP / len(generations(folder)))
 
 
-def estimates(states: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
     states = list(states)
     known = {**probed, **finished_rates(states)}
@@ -184,10 +184,10 @@ def estimates(states: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | Use
     return by_name
 
 
-def _estimate(state: CellState[Cell], rate: Rate | UserError, like: str) -> Estimate:
+def _estimate(state: State, rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
-    left = max(0, state.cell.num_planned - state.num_rounds)
+    left = rounds_to_do(state)
     return Estimate(
         seconds=rate.start_s + left * rate.round_s,
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
@@ -196,9 +196,9 @@ def _estimate(state: CellState[Cell], rate: Rate | UserError, like: str) -> Esti
     )
 
 
-def fitting(todo: Iterable[CellState[Cell]], known: Mapping[str, Estimate], core_s: float) -> list[CellState[Cell]]:
+def fitting(todo: Iterable[State], known: Mapping[str, Estimate], core_s: float) -> list[State]:
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
-    chosen: list[CellState[Cell]] = []
+    chosen: list[State] = []
     for state in todo:
         seconds = known[state.cell.name].seconds
         if seconds is None or seconds > core_s:
@@ -208,7 +208,7 @@ def fitting(todo: Iterable[CellState[Cell]], known: Mapping[str, Estimate], core
     return chosen
 
 
-def head_of(todo: Sequence[CellState[Cell]], known: Mapping[str, Estimate], wall_s: float) -> list[CellState[Cell]]:
+def head_of(todo: Sequence[State], known: Mapping[str, Estimate], wall_s: float) -> list[State]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []

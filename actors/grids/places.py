@@ -20,8 +20,7 @@ from relief_ray.core.messages import Fleet
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import configured_fleet
-from relief_ray.records.cells import CellState
-from relief_ray.studies.spec import Cell
+from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import choose_device
 
@@ -124,13 +123,13 @@ def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
     )
 
 
-def address_of(states: Sequence[CellState[Cell]]) -> str | None:
+def address_of(states: Sequence[State]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
     chosen = states[0].cell.config.runtime.address if states else None
     return chosen or os.environ.get("RAY_ADDRESS")
 
 
-def refuse_dashboard_elsewhere(states: Sequence[CellState[Cell]]) -> None:
+def refuse_dashboard_elsewhere(states: Sequence[State]) -> None:
     """Check that `--dashboard` is asked of a cluster that is started here.
 
     Raises:

@@ -42,10 +42,9 @@ from actors.runtime.errors import count_kills, describe_death
 from actors.runtime.gauges import GridGauge
 from actors.runtime.placement import Nodes, look_around, total_of
 from actors.runtime.session import SessionOptions, ray_session
-from relief_ray.records.cells import CellState, EarlyStopping
+from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.loop import Loop, check_reusable
-from relief_ray.studies.plan import keep_error, look_at
-from relief_ray.studies.spec import Cell
+from relief_ray.studies.plan import State, keep_error, look_at
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import num_cores
 from tune_configs.search import Place
@@ -98,7 +97,7 @@ class SideBySide:
                 loop.callback.note(f"dashboard: {url}")
             fit(loop, jobs=self.jobs, other_code=self.other_code)
 
-    def _session_options(self, todo: Sequence[CellState[Cell]]) -> SessionOptions:
+    def _session_options(self, todo: Sequence[State]) -> SessionOptions:
         """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
         address = address_of(todo)
         resources: dict[str, float] = {}
@@ -111,7 +110,7 @@ class SideBySide:
         return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=self.dashboard)
 
 
-def _devices_of(state: CellState[Cell]) -> dict[str, float]:
+def _devices_of(state: State) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
     runtime = state.cell.config.runtime
     if runtime.mode == "inline" or is_chosen_here(runtime):
@@ -235,7 +234,7 @@ def _make_trials(loop: Loop, other_code: bool = False) -> Trials:
 class _Places(_StaysHere):
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
-    def __init__(self, states: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
+    def __init__(self, states: Sequence[State], nodes: Nodes, note: Callable[[str], None]) -> None:
         """``nodes``: the cluster at the start."""
         self._configs = {state.cell.name: state.cell.config for state in states}
         self._nodes, self._note = nodes, note
@@ -297,7 +296,7 @@ class SearchScheduler(FIFOScheduler):
     other batches included.
     """
 
-    def __init__(self, states: Sequence[CellState[Cell]], stopping: EarlyStopping) -> None:
+    def __init__(self, states: Sequence[State], stopping: EarlyStopping) -> None:
         """Feed the scores of cells that have ended; ``states``: all cells of the search."""
         super().__init__()
         self._stopping = stopping
@@ -308,7 +307,7 @@ class SearchScheduler(FIFOScheduler):
             if state.status in ("done", "stopped"):
                 self._add(state, SimpleNamespace(trial_id=state.cell.name))
 
-    def _add(self, state: CellState[Cell], trial: Trial | SimpleNamespace) -> None:
+    def _add(self, state: State, trial: Trial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
         config = state.cell.config
         known: Any = self._by_place.get(rivals(state.cell))
@@ -338,7 +337,7 @@ class SearchScheduler(FIFOScheduler):
         return decision
 
 
-def _explain_lost(states: Sequence[CellState[Cell]]) -> None:
+def _explain_lost(states: Sequence[State]) -> None:
     """Keep an error for cells that Tune left open without a word."""
     for state in states:
         if look_at(state.cell, state.folder).is_open:

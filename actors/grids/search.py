@@ -22,11 +22,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
 from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
-from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
+from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
-from relief_ray.studies.plan import Plan
+from relief_ray.studies.plan import Plan, State
 from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several, value_text
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
@@ -329,8 +329,8 @@ def _asha_text(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
     """``ASHA judges tries after rounds 25 and 75 of 200 (reduction factor 3, evaluation.every = 5)``."""
     configs = [cell.config for cell in cells]
     judged = several("round", (r for config in configs for r in rungs(stopping, config)))
-    rounds = " or ".join(str(number) for number in sorted({config.rounds for config in configs}))
-    every = " or ".join(str(number) for number in sorted({config.evaluation.every for config in configs}))
+    rounds = " or ".join(map(str, sorted({config.rounds for config in configs})))
+    every = " or ".join(map(str, sorted({config.evaluation.every for config in configs})))
     factor = stopping.reduction_factor
     return f"ASHA judges tries after {judged} of {rounds} (reduction factor {factor}, evaluation.every = {every})"
 
@@ -440,7 +440,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     return searches
 
 
-def score(state: CellState[Cell]) -> float:
+def score(state: State) -> float:
     """The last validation F1; of clients' personal models where they have such.
 
     Raises:
@@ -582,7 +582,7 @@ def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = (
     return replace(plan, title=title, stopping=stopping)
 
 
-def _mean_score(states: Sequence[CellState[Cell]]) -> float | None:
+def _mean_score(states: Sequence[State]) -> float | None:
     """Mean validation F1 of a try over its seeds; None where one of its cells failed or was stopped."""
     return None if any(state.status != "done" for state in states) else sum(map(score, states)) / len(states)
 

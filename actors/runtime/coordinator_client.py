@@ -15,13 +15,13 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
-from actors.runtime.errors import CoordinatorLost, count_kills, describe_death, raised_there, reason
+from actors.runtime.errors import count_kills, describe_death, raised_there, reason
 from actors.runtime.placement import start_named, stay_here
 from actors.runtime.session import process_options
 from actors.runtime.worker import Handle
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import CoordinatorLost, UserError
 from relief_ray.support.text import typed
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.

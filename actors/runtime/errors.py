@@ -34,10 +34,6 @@ class EvaluationFailed(RoundVoid):
     """Raised where workers were lost while a model was tested, twice; the round is not committed."""
 
 
-class CoordinatorLost(RuntimeError):
-    """Raised where the process that runs the rounds died or froze again and again; the folder stays resumable."""
-
-
 class Interrupted(KeyboardInterrupt):
     """Raised when a stop drops a long round. Not an ``Exception``, so that no handler swallows it."""
 
@@ -161,8 +157,6 @@ def _brief(trouble: str) -> str:
 
 def _last_words(pid: int | None) -> str:
     """The last lines that a process of this node wrote to its standard error, in Ray's logs."""
-    import ray  # not before a command has set what Ray reads once
-
     node = getattr(ray._private.worker, "_global_node", None)
     if pid is None or node is None:
         return ""
@@ -192,7 +186,7 @@ def hang_watched(least_s: float | None) -> Iterator[None]:
     if least_s is None or not ray.is_initialized():
         yield
         return
-    is_over, key = threading.Event(), _key_here()
+    is_over, key = threading.Event(), _key(str(ray.get_runtime_context().get_actor_id()))
     arguments = (threading.get_ident(), key, least_s, is_over)
     watch = threading.Thread(target=_look, args=arguments, name="hang-watch", daemon=True)
     watch.start()
@@ -219,10 +213,6 @@ def _look(thread: int, key: bytes, least_s: float, is_over: threading.Event) -> 
 def _leave(key: bytes, line: bytes) -> None:
     with suppress(RayError, RuntimeError, ValueError):
         internal_kv._internal_kv_put(key, line, overwrite=True, namespace=_NAMESPACE)
-
-
-def _key_here() -> bytes:
-    return _key(str(ray.get_runtime_context().get_actor_id()))
 
 
 def _key(actor_id: str) -> bytes:

@@ -26,7 +26,6 @@ from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.worker import (
     EvalAnswer,
     EvalRequest,
-    Models,
     NeedsRows,
     SumAnswer,
     SumsRef,
@@ -38,8 +37,7 @@ from actors.runtime.worker import (
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.config.runtime import RuntimeConfig
-from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained, WeightedSum
+from relief_ray.core.messages import Assignment, ClientId, EvalTarget, Json, Models, States, Trained, WeightedSum
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.experiment import ignore, never
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks, evenly
@@ -344,13 +342,11 @@ def open_executor(
     job: Job,
     options: RuntimeConfig,
     types: Mapping[str, Resources] | None = None,
-    should_stop: Callable[[], bool] = never,
-    on_note: Callable[[str], None] = ignore,
 ) -> RayExecutor:
     """Start workers and an executor on them; its ``close`` ends the workers."""
     group = open_workers(job, options, types)
     try:
-        return RayExecutor(job, group, options, should_stop, owns_workers=True, on_note=on_note)
+        return RayExecutor(job, group, options, owns_workers=True)
     except BaseException:
         group.close()
         raise
@@ -396,9 +392,9 @@ class RayExecutor:
     def train(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         tasks: Sequence[Assignment],
-        states: Mapping[ClientId, ClientState],
+        states: States,
     ) -> Trained:
         """Train one round; a block whose worker is lost is sent once more, client by client, from committed state.
 
@@ -496,7 +492,7 @@ class RayExecutor:
         self,
         round_: int,
         supply: Supply,
-        states: Mapping[ClientId, ClientState],
+        states: States,
         deadline: Deadline,
         near: Mapping[ClientId, str] | None,
         pieces: tuple[Piece, ...],
@@ -533,9 +529,9 @@ class RayExecutor:
 
     def evaluate(
         self,
-        models: Mapping[str, Params],
+        models: Models,
         targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
+        states: States,
         part: str,
     ) -> Mapping[str, Tensor]:
         """Confusion matrix of every target: windows are shared out over the workers, and counts add up exactly.

@@ -40,8 +40,7 @@ _STRAGGLER_FACTOR = 2.0
 
 def num_stragglers(record: RoundRecord, clock: str) -> int:
     """Clients whose round, waiting aside, lasts longer than twice the median of the round's clients."""
-    stages = [c.times for c in record.costs[clock].clients if c.client in record.participants]
-    busy_s = [t.forward_s + t.backward_s + t.optimizer_s + t.up_s + t.down_s for t in stages]
+    busy_s = [c.times.busy_s for c in record.costs[clock].clients if c.client in record.participants]
     median_s = median(busy_s) if busy_s else 0.0
     return sum(s > _STRAGGLER_FACTOR * median_s for s in busy_s)
 

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import ray
 
 from actors.runtime.serialization import Packed
-from relief_ray.core.groups import Params
-from relief_ray.core.messages import ClientId, Measured, OnDevice
+from relief_ray.core.messages import ClientId, Measured, Models, OnDevice
 from relief_ray.devices.meter import PowerMeter
 from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.support.process import Device, device_name
 
 T = TypeVar("T")
-_Models = Mapping[str, Params]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelBox:
     """A model object that one client fetches itself; ``nbytes``: its length."""
 
-    ref: ray.ObjectRef[Packed[_Models]]
+    ref: ray.ObjectRef[Packed[Models]]
     nbytes: int
 
 
@@ -50,10 +47,10 @@ class DeviceWatch(PowerMeter):
         super().__init__(self._board)
         self._down_s: float | None = None
 
-    def fetch(self, box: ModelBox) -> Packed[_Models]:
+    def fetch(self, box: ModelBox) -> Packed[Models]:
         """Fetch the model and take the time."""
         began_s = time.monotonic()
-        models: Packed[_Models] = ray.get(box.ref)
+        models: Packed[Models] = ray.get(box.ref)
         self._down_s = time.monotonic() - began_s
         return models
 

@@ -23,7 +23,7 @@ import psutil
 
 from actors.runtime.tokens import use_token
 from relief_ray.plugins.blame import unchanged
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import CoordinatorLost, UserError
 
 # Processes of a private Ray cluster: what signals they hear, which there are, and how they are ended.
 #
@@ -208,6 +208,7 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined, or others may read its token here.
+        CoordinatorLost: a cluster of this machine's own does not come up.
     """
     if options.address and "ray" not in sys.modules:
         # Where Ray was imported before, it would not look at what is set now.
@@ -320,7 +321,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
         if _START_TIMEOUT not in str(error):
             raise
-        raise UserError(
+        raise CoordinatorLost(
             f"Ray's local cluster was not up within its 30 s; expected a machine with a core to spare, found a load of "
             f"{os.getloadavg()[0]:.1f} on {num_cores()} cores; nothing is lost: go on with `relief-ray resume DIR` "
             "or `relief-ray grid resume DIR` when less else runs here, or join a cluster that is up: runtime.address"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -21,8 +21,7 @@ from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.worker_data import JobBox, NodeData, RowBoxes, Wanted, WorkerData
 from relief_ray import __version__
-from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, OnDevice
+from relief_ray.core.messages import Assignment, EvalTarget, Models, OnDevice, States
 from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, merge_blocks
 from relief_ray.support.errors import UserError
@@ -76,10 +75,6 @@ def check(mine: Identity, theirs: Identity) -> None:
 
 # What stays on a node; its worker owns it, so it is lost with that process.
 SumsRef = ray.ObjectRef[Packed[tuple[Sums, ...]]]
-
-Models = Mapping[str, Params]
-
-States = Mapping[ClientId, ClientState]
 
 # Sums that do not come within this time lie on a node that is lost.
 _FETCH_S = 20.0

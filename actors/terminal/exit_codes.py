@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import NamedTuple
 
-from relief_ray.support.errors import UserCodeError, UserError
+from relief_ray.support.errors import CoordinatorLost, UserCodeError, UserError
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import WIDTH, wrapped
 
@@ -48,7 +48,7 @@ EXIT_CODES = (
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (
         RAY_LOST,
-        "Ray's own processes do not answer any more, or that of the rounds died thrice in a row; go on with "
+        "Ray's own processes do not come up or answer any more, or that of the rounds died thrice in a row; go on with "
         "`relief-ray resume DIR`. Of `submit`: the head does not answer; the message has the command that follows the "
         "job again",
     ),
@@ -83,7 +83,7 @@ def exit_code(error: BaseException) -> int:
         return BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
-    if _is_lost(error):
+    if isinstance(error, CoordinatorLost):
         return RAY_LOST
     return INTERNAL if _theirs(error) is None else _USER_CODE
 
@@ -118,12 +118,6 @@ def _is_void(error: BaseException) -> bool:
     # Looked up only where rounds were run at all: importing it here would load torch for every `--help`.
     federated = sys.modules.get("relief_ray.core.federated")
     return isinstance(error, FloatingPointError) or (federated is not None and isinstance(error, federated.RoundVoid))
-
-
-def _is_lost(error: BaseException) -> bool:
-    # Looked up as above: it would load Ray.
-    runtime = sys.modules.get("actors.runtime.errors")
-    return runtime is not None and isinstance(error, runtime.CoordinatorLost)
 
 
 def report(error: BaseException) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -30,10 +30,24 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
     return [f"MLflow  {command}", f"        {PAGE}"] if is_ours else []
 
 
-def export_study(config: TrackingConfig, out: Path, name: str, files: Sequence[Path]) -> str | None:
-    """Copy a study's files to its store, as artifacts of the run of that name; return why not, where it failed."""
-    store = Store(uri=store_uri(out / "run", config.uri), experiment=config.experiment)
-    return _export(config, files, lambda: log_study(store, name, files, summary_of(out, name)))
+def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str = "") -> str | None:
+    """Copy files to a run in its store, where MLflow is wanted and installed; return why not, where it failed.
+
+    ``study``: its name, to whose own run the files go, where ``run`` is a folder in that of the study. Credentials of a
+    store are not kept in records, so that a store which needs them is left alone.
+    """
+    is_known = config.uri is None or MASK not in config.uri
+    if not (config.enabled and files and is_known) or importlib.util.find_spec("mlflow") is None:
+        return None
+    store = Store(uri=store_uri(run, config.uri), experiment=config.experiment)
+    try:
+        if study:
+            log_study(store, study, files, summary_of(run.parent, study))
+        else:
+            log_run(store, run, files)
+    except Exception as error:  # a copy: whatever the store raises, the files are on disk
+        return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
+    return None
 
 
 def summary_of(out: Path, name: str) -> StudySummary:
@@ -63,24 +77,3 @@ def summary_of(out: Path, name: str) -> StudySummary:
         tags=tags,
         metrics=metrics,
     )
-
-
-def export_report(config: TrackingConfig, folder: Path, files: Sequence[Path]) -> str | None:
-    """Copy the report of a single run to that run in its store, if it is there; return why not, where it failed."""
-    store = Store(uri=store_uri(folder, config.uri), experiment=config.experiment)
-    return _export(config, files, lambda: log_run(store, folder, files))
-
-
-def _export(config: TrackingConfig, files: Sequence[Path], log: Callable[[], object]) -> str | None:
-    """Log files where MLflow is wanted and installed; return why not, where it failed.
-
-    Credentials of a store are not kept in records, so that a store which needs them is left alone.
-    """
-    is_known = config.uri is None or MASK not in config.uri
-    if not (config.enabled and files and is_known) or importlib.util.find_spec("mlflow") is None:
-        return None
-    try:
-        log()
-    except Exception as error:  # a copy: whatever the store raises, the files are on disk
-        return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
-    return None

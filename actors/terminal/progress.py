@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pydantic import JsonValue
 from rich.console import Console, Group, RenderableType
@@ -113,17 +113,15 @@ class Lines(Shown):
         """Print a headline."""
         self._num_begun += 1
         going_on = f"; going on after round {done}" if done is not None else ""
-        print(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {text}{going_on}", flush=True)
-        self._shown_s, self._held_back = time.monotonic(), ""
+        self._show(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {text}{going_on}")
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """Print an indented line, or hold it back: a round that went on without a client is always shown."""
         line = "  " + round_line(record, cell.config.rounds, cell.config.costs.planning_time)
         if record.rejected or time.monotonic() - self._shown_s >= self._every_s:
             self._show(line)
         else:
             self._held_back = line
-        super().round(cell, record, alerts)
 
     def _show(self, line: str) -> None:
         print(line, flush=True)
@@ -154,7 +152,7 @@ class JsonEvents(JsonLines):
             }
         )
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """Write ``{"event": "round"}`` with cumulative totals."""
         clock = cell.config.costs.planning_time
         cost, totals = record.costs[clock], record.totals[clock]
@@ -189,7 +187,6 @@ class JsonEvents(JsonLines):
                 ],
             }
         )
-        super().round(cell, record, alerts)
 
     def end(self, cell: Cell, end: End) -> None:
         """Write ``{"event": "end"}``."""
@@ -247,7 +244,7 @@ class ProgressBar(Shown):
         self._room = self._console.width - len(heading) - _BAR - _LEFT
         self._bar.update(self._task, description=heading.replace("[", r"\["), state="")
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """Move the bar; a round that went on without clients says how many it had."""
         self._scores = [" ".join(score.split()) for score in scores(record)] or self._scores
         clients = [summary_line(record)] if record.rejected else []
@@ -256,7 +253,6 @@ class ProgressBar(Shown):
         # On a narrow terminal the last ones are left out: a bar of two lines cannot be redrawn.
         fitting = [i for i in range(1, len(parts) + 1) if len("  ".join(parts[:i])) <= self._room]
         self._bar.update(self._task, advance=1, state="  ".join(parts[: max(fitting, default=1)]))
-        super().round(cell, record, alerts)
 
     def end(self, cell: Cell, end: End) -> None:
         """Leave one line above the bar."""

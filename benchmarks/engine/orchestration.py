@@ -14,11 +14,11 @@ from typing import Any
 
 from actors.runtime import serialization
 from actors.runtime.executor import Gather, RayExecutor, add_answer
-from actors.runtime.worker import ClientWorker, Models, TrainAnswer, TrainRequest, identify
+from actors.runtime.worker import ClientWorker, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import JobBox
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
-from relief_ray.core.messages import StageTimes
+from relief_ray.core.messages import Models, StageTimes
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.experiment.recording import round_record
 from relief_ray.experiment.setup import Setup, context_of

@@ -13,8 +13,8 @@ from actors.runtime.executor import RayExecutor
 from actors.runtime.placement import open_workers
 from benchmarks.engine.machine import Figures
 from relief_ray.config.runtime import RuntimeConfig
-from relief_ray.core.messages import Assignment, EvalTarget, Trained
-from relief_ray.core.protocols import Executor, Models, States
+from relief_ray.core.messages import Assignment, EvalTarget, Models, States, Trained
+from relief_ray.core.protocols import Executor
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup

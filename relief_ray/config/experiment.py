@@ -57,7 +57,7 @@ from relief_ray.records.schema import Recorded
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown
+from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown, value_text
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig, all_read, numbers_or_text, strictly
 from relief_ray.support.user_yaml import read_setting
@@ -100,6 +100,19 @@ def _read(text: str) -> Setting:
     if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
         raise UserError(f"{typed}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
     return Setting(path, read_setting(value, typed), typed)
+
+
+def read_as(settings: Iterable[Setting]) -> str:
+    """``seed=10, training.lr=1000`` of settings whose text is not how their value is written; empty for none."""
+
+    def plain(text: str) -> str:  # without blanks, quotes, and signs and zeros that only a printed exponent has
+        return re.sub(r"(?<=\d)e\+?(-?)0*(?=\d)", r"e\1", re.sub(r"[\s'\"]", "", text.lower()))
+
+    return ", ".join(
+        f"{path}={value_text(value)}"
+        for path, value, typed in settings
+        if plain(typed.partition("=")[2]) not in (plain(value_text(value)), plain(str(value))) and typed[-2:] != ".."
+    )
 
 
 def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, object]:

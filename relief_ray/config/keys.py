@@ -171,6 +171,14 @@ def _values_of(schema: Schema) -> Schema | None:
     return next((values for values in kinds if isinstance(values, Mapping)), None)
 
 
+def _is_one(value: object, items: Schema) -> bool:
+    """Whether a value is one of a list's, its brackets forgotten."""
+    if options := _options(items):
+        return value in options
+    fits = {"string": str, "integer": int}.get(items.get("type", "")) is type(value)
+    return fits and not str(value).startswith("[")
+
+
 def _plural(kind: str) -> str:
     return re.sub(r"^(whole number|number)", r"\1s", kind).removeprefix("one of ")
 
@@ -186,8 +194,8 @@ def expectation(key: Key, path: str, value: object = None) -> str:
     if not (kind := key.type if schema is key.schema else in_words(schema)):
         return ""
     article = "" if kind.startswith(("one of", "text", "true")) else "a "
-    if isinstance(value, str | int | float) and any("items" in one for one in _kinds(schema)):
-        return f"expected {article}{kind}; write {path}=[{clipped(str(value))}]"
+    if any(_is_one(value, one["items"]) for one in _kinds(schema) if "items" in one):
+        return f"expected {article}{kind}; write {path}={clipped(value_text([value]))}"
     is_shown = schema is key.schema and key.default is not None
     example = f", e.g. {key.key}={value_text(key.default)} (the default)" if is_shown else ""
     return f"expected {article}{kind}{example}"

@@ -347,8 +347,8 @@ _RUNS: Mapping[str, Callable[[_Bench], None]] = {
     "rounds": _rounds,
     "resumes": _resumes,
 }
-# Each needs the rule before it.
+# In the order of the rules; each needs the one before it.
+_NEEDS: tuple[tuple[str, ...], ...] = ((), *((rule,) for rule in BACKBONE_RULES))
 _CHECKS = tuple(
-    Check(rules=(rule,), run=run, needs=needs)
-    for (rule, run), needs in zip(_RUNS.items(), [(), *((rule,) for rule in _RUNS)], strict=False)
+    Check(rules=(rule,), run=_RUNS[rule], needs=needs) for rule, needs in zip(BACKBONE_RULES, _NEEDS[:-1], strict=True)
 )

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 from urllib.parse import unquote
 
 import numpy as np
@@ -37,7 +38,7 @@ from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import Machine, comparable
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import CoordinatorLost, UserError
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
@@ -78,7 +79,7 @@ class _Bench:
     config: ExperimentConfig
     root: Path
     executors: Mapping[str, MakeExecutor]
-    done: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    done: dict[str, Outcome] = field(default_factory=dict)
 
     def run(
         self,
@@ -87,7 +88,7 @@ class _Bench:
         make_executor: MakeExecutor = SerialExecutor,
         num_rounds: int | None = None,
         instrumented: bool = False,
-    ) -> dict[str, JsonValue]:
+    ) -> Outcome:
         """Run to the end, in one go or interrupted after every ``num_rounds``, and return the outcome."""
         config, path = config or self.config, self.root / name
         adapt = _instrumented if instrumented else same
@@ -113,10 +114,17 @@ def _instrumented(setup: Setup) -> Setup:
     return replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
 
 
-def outcome(path: Path) -> dict[str, JsonValue]:
-    """Return what two equal runs share: all records without ``WALL_FIELDS``, and the hash of the last checkpoint."""
+class Outcome(TypedDict):
+    """What two equal runs share: all records without ``WALL_FIELDS``, and the hash of the last checkpoint."""
+
+    rounds: list[JsonValue]
+    state: str
+
+
+def outcome(path: Path) -> Outcome:
+    """What came of a run."""
     newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
-    rounds: list[JsonValue] = [comparable(record) for record in read_rounds(path)]
+    rounds = [comparable(record) for record in read_rounds(path)]
     return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
 
 
@@ -196,20 +204,14 @@ def _gap(theta: Params, start: Params) -> float:
     return max(float((theta[j] - values).abs().max()) for j, values in start.items()) / scale
 
 
-def _compare(bench: _Bench, rule: str, other: Mapping[str, JsonValue], how: str) -> None:
+def _compare(bench: _Bench, rule: str, other: Outcome, how: str) -> None:
     first = bench.done["first"]
     if other == first:
         return
-    pairs = zip(_rounds(first), _rounds(other), strict=False)
+    pairs = zip(first["rounds"], other["rounds"], strict=False)
     differ = [i for i, (a, b) in enumerate(pairs, 1) if a != b]
     where = f"records differ from line {differ[0]} of rounds.jsonl on" if differ else "the last states differ"
     raise Broken(rule, f"{how}: {where}")
-
-
-def _rounds(outcome: Mapping[str, JsonValue]) -> list[JsonValue]:
-    rounds = outcome["rounds"]
-    assert isinstance(rounds, list)
-    return rounds
 
 
 def _repeats(bench: _Bench) -> None:
@@ -256,7 +258,7 @@ _CHECKS: tuple[Check[_Bench], ...] = (
     Check(rules=("received",), run=_received, needs=("repeats",)),
     Check(rules=("missing",), run=_missing, needs=("repeats",)),
     # What a user must mend here is the cluster: the same strategy has just run without it.
-    Check(rules=("executors",), run=_executors, needs=("repeats",), lets_through=(UserError,)),
+    Check(rules=("executors",), run=_executors, needs=("repeats",), lets_through=(UserError, CoordinatorLost)),
 )
 
 

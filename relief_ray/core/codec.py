@@ -37,9 +37,21 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
     Raises:
         ValueError: not our format, an unknown group, or a length that the header does not announce.
     """
-    _check_magic(payload, MAGIC)
-    selection, start = _read_header(layout, payload)
-    expected = 4 * layout.num_values(selection)
+    if payload[:4] != MAGIC:
+        raise ValueError(f"payload starts with {payload[:4]!r}, expected {MAGIC!r}")
+    try:
+        (length,) = struct.unpack_from("<I", payload, 4)
+        rows = json.loads(payload[8 : 8 + length])
+        selection = {j: _part(*fields) for j, *fields, _ in rows}
+        if len(selection) != len(rows):
+            raise ValueError("a group is named twice")
+        if unknown := [j for j in selection if j not in layout]:
+            raise ValueError(f"unknown groups {unknown}")
+        if [count for *_, count in rows] != [layout.num_values({j: part}) for j, part in selection.items()]:
+            raise ValueError("its counts are not those of the layout")
+    except (struct.error, TypeError, ValueError) as error:
+        raise ValueError(f"payload header cannot be read: {error}") from error
+    start, expected = 8 + length, 4 * layout.num_values(selection)
     if len(payload) - start != expected:
         raise ValueError(f"payload holds {len(payload) - start} bytes of values, its header announces {expected}")
     params: dict[GroupId, Tensor] = {}
@@ -61,31 +73,6 @@ def encode_sparse(
     return SPARSE + struct.pack("<I", len(header)) + header + bits + body
 
 
-def decode_sparse(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId, Tensor]]:
-    """Read what ``encode_sparse`` wrote; values that were left out are zero.
-
-    Raises:
-        ValueError: not our format, an unknown group, or another length than its bits announce.
-    """
-    _check_magic(payload, SPARSE)
-    selection, start = _read_header(layout, payload)
-    numbers = {j: layout.num_values({j: part}) for j, part in selection.items()}
-    kept: dict[GroupId, Tensor] = {}
-    for j, number in numbers.items():
-        packed = np.frombuffer(payload[start : start + -(-number // 8)], dtype=np.uint8)
-        kept[j] = torch.from_numpy(np.unpackbits(packed, count=number).astype(bool))
-        start += -(-number // 8)
-    expected = 4 * sum(int(k.sum()) for k in kept.values())
-    if len(payload) - start != expected:
-        raise ValueError(f"payload holds {len(payload) - start} bytes of values, its bits announce {expected}")
-    params = {j: torch.zeros(number) for j, number in numbers.items()}
-    for j, mask in kept.items():
-        values = np.frombuffer(payload, dtype="<f4", count=int(mask.sum()), offset=start)
-        params[j][mask] = torch.from_numpy(values.astype(np.float32))
-        start += values.nbytes
-    return selection, params
-
-
 def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
     """``len(encode(...))`` without encoding."""
     return _encoded_nbytes(layout, tuple(selection.items()))
@@ -95,28 +82,6 @@ def sparse_nbytes(layout: GroupLayout, selection: Selection, num_kept: int) -> i
     """``len(encode_sparse(...))`` of a payload that keeps ``num_kept`` values."""
     bits = sum(-(-layout.num_values({j: part}) // 8) for j, part in selection.items())
     return 8 + len(_header(layout, selection)) + bits + 4 * num_kept
-
-
-def _check_magic(payload: bytes, magic: bytes) -> None:
-    if payload[:4] != magic:
-        raise ValueError(f"payload starts with {payload[:4]!r}, expected {magic!r}")
-
-
-def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
-    """The selection that a payload announces, and where its values start."""
-    try:
-        (length,) = struct.unpack_from("<I", payload, 4)
-        rows = json.loads(payload[8 : 8 + length])
-        selection = {j: _part(*fields) for j, *fields, _ in rows}
-        if len(selection) != len(rows):
-            raise ValueError("a group is named twice")
-        if unknown := [j for j in selection if j not in layout]:
-            raise ValueError(f"unknown groups {unknown}")
-        if [count for *_, count in rows] != [layout.num_values({j: part}) for j, part in selection.items()]:
-            raise ValueError("its counts are not those of the layout")
-    except (struct.error, TypeError, ValueError) as error:
-        raise ValueError(f"payload header cannot be read: {error}") from error
-    return selection, 8 + length
 
 
 # The clients of a round have the same few selections.

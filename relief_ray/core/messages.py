@@ -71,6 +71,8 @@ ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 ClientState = Mapping[str, Tensor]
 NO_STATE: ClientState = {}
+Models = Mapping[str, Params]
+States = Mapping[ClientId, ClientState]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -401,7 +403,7 @@ class Trained:
     """
 
     reduced: Reduced
-    states: Mapping[ClientId, ClientState]
+    states: States
     rejected: Mapping[ClientId, LeftOut] = field(default_factory=dict)
     refused: tuple[Receipt, ...] = ()
     pairwise: tuple[Update, ...] = ()

@@ -21,18 +21,18 @@ from relief_ray.core.messages import (
     ClientState,
     EvalTarget,
     Fleet,
+    Models,
     Receipt,
     Reduced,
     RoundCost,
     ServerState,
     StageTimes,
+    States,
     Trained,
 )
 
-Models = Mapping[str, Params]
 # Groups by name of a server's model.
 ModelGroups = Mapping[str, Collection[GroupId]]
-States = Mapping[ClientId, ClientState]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -187,21 +187,11 @@ def _filled(spec: DatasetSpec, recording: Recording) -> Mask:
 
 
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:
-    """Write the recordings of all subjects as one entry."""
-    synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
+    """Write the recordings of all subjects as one entry, atomically."""
+    arrays, synthetic = assemble(spec, recordings), source.synthetic or any(rec.synthetic for rec in recordings)
     facts = {str(recording.subject): recording.facts for recording in recordings}
     sensors = [row for recording in recordings for row in measure(spec, recording)]
-    write_entry(folder, assemble(spec, recordings), "SYNTHETIC" if synthetic else "real", facts, sensors)
-
-
-def write_entry(
-    folder: Path,
-    arrays: Arrays,
-    origin: Origin,
-    facts: Mapping[str, Mapping[str, object]],
-    sensors: Sequence[SensorFigures],
-) -> None:
-    """Write one entry atomically."""
+    origin: Origin = "SYNTHETIC" if synthetic else "real"
     with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
         for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
@@ -273,9 +263,6 @@ def _crc32(path: Path) -> int:
     return digest
 
 
-Progress = Callable[[str, int, int], None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Entry):
     """A cached dataset, its description and where it comes from."""
@@ -292,9 +279,7 @@ class Dataset(Entry):
     """Seconds that loading took."""
 
 
-def load_dataset(
-    name: str, root: str | Path | None = None, units: tuple[str, ...] = (), progress: Progress | None = None
-) -> Dataset:
+def load_dataset(name: str, root: str | Path | None = None, units: tuple[str, ...] = ()) -> Dataset:
     """The dataset of that name below `root` (None: RELIEF_DATA, then the user's cache), parsed at most once.
 
     `units` picks body units of dsa. Raises UserError where files are missing or damaged, or where a user's loader
@@ -305,14 +290,14 @@ def load_dataset(
     spec = with_units(full_spec, units)
     source = locate(get_loader(name), root)
     digest = source_digest(full_spec, source)
-    entry = read_entry(_parsed(spec, source, digest, progress))
+    entry = read_entry(_parsed(spec, source, digest))
     key, load_s = cache_key(spec, digest), time.monotonic() - start
     return Dataset(**vars(entry), spec=spec, source=source, source_digest=digest, digest=key, load_s=load_s)
 
 
-def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
+def open_dataset(config: DataConfig, root: str | Path | None = None) -> Dataset:
     """The dataset of a configuration, with its units and its length of windows."""
-    return replace(load_dataset(config.name, root, config.units, progress), spec=config.spec())
+    return replace(load_dataset(config.name, root, config.units), spec=config.spec())
 
 
 def locate(loader: Loader, root: str | Path | None = None) -> Source:
@@ -342,23 +327,23 @@ def _fault_in(spec: DatasetSpec, what: str, error: Exception, fix: str = "; mend
     return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}{fix}")
 
 
-def _parsed(spec: DatasetSpec, source: Source, digest: str, progress: Progress | None) -> Path:
+def _parsed(spec: DatasetSpec, source: Source, digest: str) -> Path:
     """The folder of the cache entry; a missing one is made by one process, while others on this machine wait."""
     folder = entry_folder(spec, digest)
     if not folder.exists():
         with exclusive(cache_root() / "locks" / folder.name):
             if not folder.exists():
-                _fill(spec, source, digest, folder, progress)
+                _fill(spec, source, digest, folder)
     return folder
 
 
-def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
+def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path) -> None:
     """Make the missing cache entry: parse everything, or cut units out of the full dataset that is parsed first."""
     full_spec = get_spec(spec.name)
     if spec.units == full_spec.units:
-        store(spec, parse_source(spec, source, progress), source, folder)
+        store(spec, parse_source(spec, source), source, folder)
         return
-    full = read_entry(_parsed(full_spec, source, digest, progress))
+    full = read_entry(_parsed(full_spec, source, digest))
     recordings = []
     for position, subject in enumerate(spec.subjects):
         bouts = full.bouts[full.bouts[:, 0] == position, 1:]
@@ -369,20 +354,16 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress
     store(spec, recordings, replace(source, synthetic=full.origin != "real"), folder)
 
 
-def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
-    """All subjects, parsed one after the other; `progress` is called with (what, done, total).
+def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
+    """All subjects, parsed one after the other.
 
     Raises:
         UserError: files are missing or damaged, or a user's loader returns what its description does not say.
     """
     loader = get_loader(spec.name)
-    recordings = []
     with open_source(spec, source) as members:
         require_members(spec, members.names, _expected(loader), source.path)
-        for done, subject in enumerate(spec.subjects):
-            if progress is not None:
-                progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
-            recordings.append(parse_subject(loader, members, source.path, subject))
+        recordings = [parse_subject(loader, members, source.path, subject) for subject in spec.subjects]
     if is_path(spec.name):
         refuse(spec.name, faults_of_all(spec, dict(zip(spec.subjects, recordings, strict=True))))
     return recordings

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,8 +320,6 @@ def _of_clients(config: DataConfig, coverage: Coverage) -> Iterator[str]:
 # Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings.
 
 
-FileCheck = Literal["known", "differs", "unlisted"]
-
 _ASSETS = Path(__file__).parent / "assets"
 
 
@@ -345,8 +343,8 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
 
 
-def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileCheck]:
-    """Compare each computed digest with the list: the same, different, or not listed."""
+def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, str]:
+    """Compare each computed digest with the list: ``known``, ``differs`` or ``unlisted``."""
     listed = known_digests(spec.name)
     return {
         name: "unlisted" if name not in listed else "known" if listed[name] == digest else "differs"
@@ -388,9 +386,8 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     """Verify the files of a source, as `verify` does."""
-    computed = digests(spec, source)
+    computed, listed = digests(spec, source), known_digests(spec.name)
     states = compare(spec, computed)
-    listed = known_digests(spec.name)
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [
@@ -408,7 +405,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
         "name": spec.name,
         "path": str(source.path),
         "origin": "SYNTHETIC" if synthetic else "real",
-        "files": dict(states),
+        "files": states,
         "num_known": sum(state == "known" for state in states.values()),
         "problems": problems,
         "warnings": warnings,

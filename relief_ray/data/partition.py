@@ -105,10 +105,9 @@ class Dealer:
         streams, total = Streams(seed=self.config.seed), np.zeros(self.num_clients, np.int64)
         shares = np.empty((len(sizes), self.num_clients))
         for group, size in enumerate(sizes.tolist()):
-            is_full = total > sizes.sum() / self.num_clients
-            excluded = is_full if self.config.self_balancing else np.zeros_like(is_full)
+            excluded = self.config.self_balancing & (total > sizes.sum() / self.num_clients)
             shares[group] = draw_shares(
-                streams, self.config.dirichlet_alpha, range(self.num_clients), (attempt, group), excluded.tolist()
+                streams, self.config.dirichlet_alpha, range(self.num_clients), (attempt, group), excluded
             )
             total += apportion(size, shares[group])
         return shares, total
@@ -123,9 +122,7 @@ class Dealer:
         return owners
 
 
-def draw_shares(
-    streams: Streams, alpha: float, clients: Sequence[int], key: tuple[int, int], excluded: Sequence[bool]
-) -> Shares:
+def draw_shares(streams: Streams, alpha: float, clients: Sequence[int], key: tuple[int, int], excluded: Mask) -> Shares:
     """A draw of Dir(alpha, .., alpha): the clients' shares (N,), in their order; 0 for those excluded.
 
     Shares are normalised gammas. Their logarithms are drawn, log G(alpha + 1) + log(U) / alpha, since gammas of small
@@ -133,7 +130,7 @@ def draw_shares(
     """
     generators = [streams.numpy("data.partition", *key, client) for client in clients]
     logs = np.array([np.log(rng.gamma(alpha + 1.0)) + np.log1p(-rng.random()) / alpha for rng in generators])
-    logs[np.asarray(excluded)] = -np.inf
+    logs[excluded] = -np.inf
     weights = np.exp(logs - logs.max())
     shares: Shares = weights / weights.sum()
     return shares
@@ -163,9 +160,9 @@ def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
     return tuple(share + (position < extra) for position in range(num_subjects))
 
 
-def clients_of(pieces: Sequence[int]) -> list[range]:
+def clients_of(num_subjects: int, num_clients: int) -> list[range]:
     """The client ids of every subject: subject by subject, in order."""
-    edges = np.cumsum([0, *pieces]).tolist()
+    edges = np.cumsum([0, *pieces_per_subject(num_subjects, num_clients)]).tolist()
     return [range(first, last) for first, last in pairwise(edges)]
 
 
@@ -340,7 +337,7 @@ def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[
             f"take data.partition=subject"
             + (f", or only people with all sensors: data.subjects={whole}" if whole else "")
         )
-    cohorts = zip(people, clients_of(pieces_per_subject(len(people), num_clients)), strict=True)
+    cohorts = zip(people, clients_of(len(people), num_clients), strict=True)
     return {n: (s, tuple(spec.lacks[s])) for s, clients in cohorts if spec.lacks.get(s) for n in clients}
 
 
@@ -371,7 +368,7 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
     )
     if config.partition == "subject":
         positions = training_positions(config)
-        owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
+        owners = dict(zip(positions, clients_of(len(positions), num_clients), strict=True))
         cohorts = [owners.get(bout.subject, range(0)) for bout in bouts]
         train, validation = (_assign(tables, cohorts, num_clients) for tables in (trained, validated))
     else:

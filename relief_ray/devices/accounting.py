@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -39,8 +39,6 @@ from relief_ray.support.frozen import FrozenConfig
 CACHE_LIMIT = 20_000
 _Parts = frozenset[tuple[GroupId, Part]]
 _Read = frozenset["str | None"]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class Counter:
@@ -127,7 +125,7 @@ def assumed_engine(name: str) -> Engine:
     return "naive" if name == "naive" else "reuse"
 
 
-def _make_room(cache: dict[_Key, _Value]) -> None:
+def _make_room(cache: dict[Any, Any]) -> None:
     if len(cache) >= CACHE_LIMIT:
         cache.clear()
 

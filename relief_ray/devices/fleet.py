@@ -272,7 +272,6 @@ def build_fleet(
     modalities: Sequence[str],
     type_counts: TypeCounts,
     num_clients: int | None = None,
-    names: Sequence[str] | None = None,
     lacking: Lacking = MappingProxyType({}),
 ) -> tuple[Fleet, dict[str, DeviceType]]:
     """The clients (without windows yet) and the device types.
@@ -290,23 +289,23 @@ def build_fleet(
     roles = _sensor_roles(number, counts, config.rotation)
     devices = _device_roles(roles, config.coupling, config.coupling_seed)
     owned = owned_modalities(config, modalities, sorted({*roles, *config.owned}))
-    labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
-    if len(labels) != number:
-        raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")
-    present = [_present(labels[n], roles[n], owned[roles[n]], lacking.get(n)) for n in range(number)]
-    fleet = Fleet(
-        clients=tuple(
-            ClientInfo(id=n, name=labels[n], device=devices[n], modalities=present[n], num_windows=0)
-            for n in range(number)
-        ),
-        modalities=tuple(modalities),
+    clients = tuple(
+        ClientInfo(
+            id=n,
+            name=f"client-{n}",
+            device=device,
+            modalities=_present(n, role, owned[role], lacking.get(n)),
+            num_windows=0,
+        )
+        for n, (role, device) in enumerate(zip(roles, devices, strict=True))
     )
+    fleet = Fleet(clients=clients, modalities=tuple(modalities))
     _check_owners(fleet, roles, lacking)
     return fleet, device_types(config)
 
 
 def _present(
-    name: str, role: str, owned: tuple[str, ...], lacks: tuple[int, tuple[str, ...]] | None
+    client: int, role: str, owned: tuple[str, ...], lacks: tuple[int, tuple[str, ...]] | None
 ) -> tuple[str, ...]:
     """Sensors of a client: those of its device type but for what its subject lacks.
 
@@ -317,9 +316,9 @@ def _present(
     if present := tuple(m for m in owned if m not in absent):
         return present
     raise UserError(
-        f"{name} has no sensor: clients of type {role} have {listed(owned)} (fleet.owned.{role}), and its subject "
-        f"{subject} lacks {listed(absent)} (DatasetSpec.lacks); give type {role} a sensor that the subject has, move "
-        "the types to other subjects (fleet.rotation), or leave the subject out (data.subjects)"
+        f"client-{client} has no sensor: clients of type {role} have {listed(owned)} (fleet.owned.{role}), and its "
+        f"subject {subject} lacks {listed(absent)} (DatasetSpec.lacks); give type {role} a sensor that the subject "
+        "has, move the types to other subjects (fleet.rotation), or leave the subject out (data.subjects)"
     )
 
 

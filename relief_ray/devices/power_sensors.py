@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from relief_ray.support.process import number_in, text_in
+
 # Facts of a board that decide its speed: release, power mode, temperatures, throttling; read from files below a root.
 #
 # Files are those of NVIDIA's Jetson Linux (L4T); on any other machine most facts are None.
@@ -73,13 +75,12 @@ def board_root() -> Path:
 
 def model_name(root: Path) -> str | None:
     """Name of the board in its device tree; None on machines without one."""
-    return _text(root / "proc" / "device-tree" / "model")
+    return text_in(root / "proc" / "device-tree" / "model") or None
 
 
 def release(root: Path) -> Release | None:
     """Release of Jetson Linux; None on any other machine."""
-    text = _text(root / "etc" / "nv_tegra_release") or ""
-    match = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", text)
+    match = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", text_in(root / "etc" / "nv_tegra_release"))
     if match is None:
         return None
     return Release(l4t=".".join(match.groups()), jetpack=_JETPACKS.get(match.group(1)))
@@ -90,11 +91,11 @@ def power_mode(root: Path) -> str | None:
 
     ``/var/lib/nvpmodel/status`` has its number, ``/etc/nvpmodel.conf`` the names.
     """
-    chosen = re.search(r"pmode:0*(\d+)", _text(root / "var" / "lib" / "nvpmodel" / "status") or "")
+    chosen = re.search(r"pmode:0*(\d+)", text_in(root / "var" / "lib" / "nvpmodel" / "status"))
     if chosen is None:
         return None
     names: dict[str, str] = dict(
-        re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", _text(root / "etc/nvpmodel.conf") or "")
+        re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", text_in(root / "etc/nvpmodel.conf"))
     )
     return names.get(chosen.group(1), f"mode {chosen.group(1)}")
 
@@ -102,33 +103,18 @@ def power_mode(root: Path) -> str | None:
 def heat(root: Path) -> Heat:
     """Temperatures and throttling now."""
     sys = root / "sys" / "class"
-    zones = [_number(zone / "temp") for zone in sorted(sys.glob("thermal/thermal_zone*"))]
+    zones = [number_in(zone / "temp") for zone in sorted(sys.glob("thermal/thermal_zone*"))]
     # A zone that is switched off refuses to be read, or tells less than absolute zero.
     temperatures_c = [_MILLI * value for value in zones if value is not None and value > -100_000]
-    devices = [(_text(d / "type") or "", _number(d / "cur_state")) for d in sorted(sys.glob("thermal/cooling_device*"))]
+    devices = [(text_in(d / "type"), number_in(d / "cur_state")) for d in sorted(sys.glob("thermal/cooling_device*"))]
     slowing = [(kind, state) for kind, state in devices if _SLOWING.search(kind) and state is not None]
-    events = [_number(file) for file in sorted(sys.glob("hwmon/hwmon*/oc*_event_cnt"))]
+    events = [number_in(file) for file in sorted(sys.glob("hwmon/hwmon*/oc*_event_cnt"))]
     counts = [value for value in events if value is not None]
     return Heat(
         hottest_c=max(temperatures_c, default=None),
         slowed=tuple(kind for kind, state in slowing if state > 0) if slowing else None,
         num_overcurrent=sum(counts) if counts else None,
     )
-
-
-def _text(file: Path) -> str | None:
-    """Content of a small file; None where it is not there or cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t") or None
-    except OSError:
-        return None
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(_text(file) or "")
-    except ValueError:
-        return None
 
 
 # Rails that carry a whole board's or module's input. The names are NVIDIA's, from Orin NX, Thor and Nano.
@@ -200,7 +186,7 @@ def find_rails(root: Path) -> tuple[Rail, ...]:
     folders = [*sorted(sys.glob("class/hwmon/hwmon*")), *sorted(sys.glob("bus/i2c/drivers/ina*/*/hwmon/hwmon*"))]
     rails: dict[tuple[Path, str], Rail] = {}
     for folder in folders:
-        if (_text(folder / "name") or "").startswith("ina"):
+        if text_in(folder / "name").startswith("ina"):
             rails |= {(folder.resolve(), rail.label): rail for rail in _hwmon(folder, sys)}
     for folder in sorted(sys.glob("bus/i2c/drivers/ina3221x/*/iio*device*")):
         rails |= {(folder.resolve(), rail.label): rail for rail in _iio(folder, sys)}
@@ -219,7 +205,7 @@ def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:
     sensor = str(folder.relative_to(sys))
     labels = {n: label for n in _CHANNELS if (label := _label(folder / f"in{n}_label"))}
     for number, label in labels.items():
-        if _text(folder / f"in{number}_enable") != "0":
+        if text_in(folder / f"in{number}_enable") != "0":
             files = folder / f"in{number}_input", folder / f"curr{number}_input"
             yield Rail(label=label, sensor=sensor, files=files, unit_w=_MILLI * _MILLI)
     if not labels and (whole := _label(folder / "label")):

@@ -103,25 +103,33 @@ def _built_in_times(clock: TimeModel, device: DeviceType, load: Workload) -> Sta
     )
 
 
-class FlopProportional(TimeModel):
+class _Fitted(TimeModel):
+    """A clock that divides FLOPs by the device's speed and a utilisation that was fitted to the paper's joules."""
+
+    is_fitted = True
+    counted: ClassVar[str]
+    """Whose FLOPs the utilisation is fitted to, a key of ``ClockContext.utilisation``."""
+    utilisation: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def build(cls, context: ClockContext) -> TimeModel:
+        """The clock with the utilisation fitted to what it counts."""
+        return cls(utilisation=context.utilisation[cls.counted])
+
+
+class FlopProportional(_Fitted):
     """The paper's simulation: time proportional to the trained groups' own FLOPs, no fixed forward part (Section VI-A).
 
     Only the total carries meaning; the record shows a third of it as forward and two thirds as backward, their usual
     proportion.
     """
 
-    name: ClassVar[str] = "flop_proportional"
-    about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
-    engine: ClassVar[Engine | None] = "naive"
-    is_fitted: ClassVar[bool] = True
+    name = "flop_proportional"
+    about = "the paper's: time in proportion to the trained groups' FLOPs"
+    engine = "naive"
+    counted = "flop_proportional"
 
     kind: Literal["flop_proportional"] = "flop_proportional"
-    utilisation: float = Field(default=1.0, gt=0)
-
-    @classmethod
-    def build(cls, context: ClockContext) -> FlopProportional:
-        """The clock with the utilisation fitted to FLOPs of the trained groups."""
-        return cls(utilisation=context.utilisation["flop_proportional"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
@@ -130,18 +138,12 @@ class FlopProportional(TimeModel):
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
 
-class Split(TimeModel):
+class Split(_Fitted):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
 
-    is_fitted: ClassVar[bool] = True
+    counted = "split"
 
     kind: Literal["split"] = "split"
-    utilisation: float = Field(default=1.0, gt=0)
-
-    @classmethod
-    def build(cls, context: ClockContext) -> Split:
-        """The clock with the utilisation fitted to all counted FLOPs."""
-        return cls(utilisation=context.utilisation["split"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
@@ -159,17 +161,17 @@ class Split(TimeModel):
 class SplitNaive(Split):
     """``Split`` on the FLOPs of an engine that computes every layer in every epoch."""
 
-    name: ClassVar[str] = "split_naive"
-    about: ClassVar[str] = "forward, backward and optimizer counted, every layer run in every epoch"
-    engine: ClassVar[Engine | None] = "naive"
+    name = "split_naive"
+    about = "forward, backward and optimizer counted, every layer run in every epoch"
+    engine = "naive"
 
 
 class SplitReuse(Split):
     """``Split`` on the FLOPs of an engine that computes what training cannot change once a round."""
 
-    name: ClassVar[str] = "split_reuse"
-    about: ClassVar[str] = "the same, but frozen layers are computed once a round"
-    engine: ClassVar[Engine | None] = "reuse"
+    name = "split_reuse"
+    about = "the same, but frozen layers are computed once a round"
+    engine = "reuse"
 
 
 class Throughput(FrozenConfig):
@@ -255,9 +257,9 @@ class Profile(FrozenConfig):
 class Measured(TimeModel):
     """Time from a device profile: each phase has its own speed."""
 
-    name: ClassVar[str] = "measured"
-    about: ClassVar[str] = "a device profile's speeds"
-    needs_profile: ClassVar[bool] = True
+    name = "measured"
+    about = "a device profile's speeds"
+    needs_profile = True
 
     kind: Literal["measured"] = "measured"
     profile: Profile

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.groups import GroupLayout, Params
-from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
+from relief_ray.core.messages import ClientView, EvalPlan, EvalTarget, Fleet, Models, ServerState, States
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
@@ -105,13 +105,13 @@ class EvaluationInputs:
     """
 
     plan: EvalPlan
-    models: Mapping[str, Params]
+    models: Models
     targets: tuple[EvalTarget, ...]
-    states: Mapping[ClientId, ClientState]
+    states: States
 
 
 def evaluation_inputs(
-    setup: Setup, state: ServerState, personal: Mapping[ClientId, ClientState], averages: Averages = NO_AVERAGES
+    setup: Setup, state: ServerState, personal: States, averages: Averages = NO_AVERAGES
 ) -> EvaluationInputs:
     """Return the models that the strategy wants evaluated.
 
@@ -207,7 +207,7 @@ class Evaluation:
     f1_own_subjects: float | None
 
 
-def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", root: Path | None = None) -> Evaluation:
+def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") -> Evaluation:
     """Evaluate the model of the newest checkpoint on ``part``, in this process; writes nothing.
 
     An older one never stands in for a damaged one. The canonical model is evaluated through all sensors, each one
@@ -219,7 +219,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
     run = read_run(path)
     why = why_closed(run.config, run.own_sources, begun_is_enough=True)
     config = parse(run.config, str(path / "run.json"), why)
-    setup = as_begun(run, path, config, root)
+    setup = as_begun(run, path, config)
     newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
     point = checkpoint.load(path, binding_of(setup, run), newest)
     if point is None:

@@ -65,13 +65,11 @@ class Experiment:
         setup: everything that the run needs.
         folder: its folder, under this process's lock.
         executor: where its clients run.
-        facts: tells where clients run, for ``run.json`` when the run begins and ends; None: nothing is noted.
     """
 
     setup: Setup
     folder: RunFolder
     executor: Executor
-    facts: Callable[[], Facts] | None = None
 
     def __post_init__(self) -> None:
         """Load the newest checkpoint, or start from the initial model."""
@@ -90,7 +88,9 @@ class Experiment:
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
         tally = point.tally if point else NO_TALLY
-        self.left_out = LeftOutLog.resumed(tally.left_out, last)
+        self.left_out = LeftOutLog(
+            entries={(e.client, e.cause): e for e in tally.left_out}, last=last.left_out if last else {}
+        )
         self.untrained = UntrainedGroups(
             layout=setup.fedavg.counter.layout, name=setup.config.label(), missed=dict(tally.untrained)
         )
@@ -132,7 +132,7 @@ class Experiment:
 
     def _where(self) -> Facts:
         """Facts on where clients run, and how often that failed so far."""
-        return self.folder.run.runtime if self.facts is None else self.facts()
+        return self.executor.facts() if isinstance(self.executor, Placed) else {"mode": "inline"}
 
     def _round(self, round_: int) -> RoundRecord:
         began = perf_counter()
@@ -281,8 +281,7 @@ def run_opened(
         RoundVoid: no client returned a usable update; the folder stays resumable.
     """
     with RunFolder.resume(path) as folder, closing(make_executor(setup.job)) as executor:
-        facts: Callable[[], Facts] = executor.facts if isinstance(executor, Placed) else lambda: {"mode": "inline"}
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=facts)
+        experiment = Experiment(setup=setup, folder=folder, executor=executor)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")
         return experiment.run(on_round, should_stop) if drive is None else drive(experiment)

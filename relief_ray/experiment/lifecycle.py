@@ -33,17 +33,13 @@ def stored_engine(run: RunRecord) -> Engine:
     raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {', '.join(known)}")
 
 
-def create(
-    config: ExperimentConfig, path: Path, root: Path | None = None, *, parent: str | None = None
-) -> tuple[Setup, RunFolder]:
+def create(config: ExperimentConfig, path: Path, *, parent: str | None = None) -> tuple[Setup, RunFolder]:
     """Create a run in a new folder; ``parent`` names the grid that it is a cell of."""
-    setup = prepare(config, root)
+    setup = prepare(config)
     return setup, RunFolder.create(path, run_record(setup, parent))
 
 
-def reopen(
-    path: Path, root: Path | None = None, *, runtime: RuntimeConfig | None = None, other_code: bool = False
-) -> tuple[Setup, RunFolder]:
+def reopen(path: Path, *, runtime: RuntimeConfig | None = None, other_code: bool = False) -> tuple[Setup, RunFolder]:
     """Reopen a run with the engine and the data that it was started with; it counts as resumed.
 
     ``runtime``: placement of its clients from now on; ``other_code``: whether another program may go on with it.
@@ -63,7 +59,7 @@ def reopen(
             f"began it, compute it again ({resumed(path, 'rerun_stale')}), or allow it with "
             f"{option('other_code', True)} (the record then says so)"
         )
-    setup = as_begun(run, path, config, root)
+    setup = as_begun(run, path, config)
     device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")
     setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
     folder = RunFolder.resume(path)
@@ -74,13 +70,13 @@ def reopen(
     return setup, folder
 
 
-def as_begun(run: RunRecord, path: Path, config: ExperimentConfig, root: Path | None = None) -> Setup:
+def as_begun(run: RunRecord, path: Path, config: ExperimentConfig) -> Setup:
     """Prepare the run in ``path`` by its recorded ``config``, with its engine, on its data.
 
     Raises:
         UserError: data, frozen encoder or clocks are others today.
     """
-    setup = prepare(config, root, engine=stored_engine(run))
+    setup = prepare(config, engine=stored_engine(run))
     _refuse_changes(setup, run, path)
     return setup
 

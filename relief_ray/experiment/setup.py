@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -125,96 +124,65 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
     return profile
 
 
-class Costs(NamedTuple):
-    """Planner and accountants of a run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What of a run decides its rounds and what they cost."""
 
+    config: ExperimentConfig
+    fleet: Fleet
+    types: dict[str, DeviceType]
+    """Device types by name."""
+    layout: GroupLayout
+    """The groups, those that the strategy added among them."""
+    strategy: Strategy
+    engine: Engine
+    """How training steps are computed; clocks without one of their own count it."""
     planner: CostPlanner
     """Time model of the allocation: what the allocator asks."""
     accountant: CostAccountant
     """Turns receipts into simulated costs."""
     fedavg: CostAccountant
-    """That of the backbone without the method's extra modules; it prices FedAvg's round (1.00x)."""
-
-
-def make_costs(
-    config: ExperimentConfig,
-    fleet: Fleet,
-    types: dict[str, DeviceType],
-    plain: Backbone,
-    backbone: Backbone,
-    engine: Engine,
-    clocks: dict[str, TimeModel],
-) -> Costs:
-    """Planner and accountants of a run; ``plain``: the ``backbone`` without what the method adds."""
-    training, counter, clock = config.training, count(backbone, config), clocks[config.costs.planning_time]
-    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
-    whole_rounds = WholeRounds(
-        layout=counter.layout,
-        own=counter.layout.select(plain.layout.ids),
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        engine=engine,
-    )
-    accountant = CostAccountant(
-        counter=counter,
-        types=types,
-        clocks=clocks,
-        whole=whole_rounds if charged_whole else None,
-        count_server_time=config.costs.count_server_time,
-    )
-    planner = CostPlanner(
-        counter=counter,
-        fleet=fleet,
-        types=types,
-        model=clock,
-        engine=clock.engine or assumed_engine(engine),
-        batch_size=training.batch_size,
-    )
-    fedavg = accountant if backbone is plain else replace(accountant, counter=count(plain, config))
-    return Costs(planner, accountant, fedavg)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """A run as far as it is known without its data: method, model, and what rounds cost."""
-
-    config: ExperimentConfig
-    fleet: Fleet
-    types: dict[str, DeviceType]
-    strategy: Strategy
-    engine: Engine
-    """How training steps are computed; clocks without one of their own count it."""
-    plain: Backbone
-    """The backbone without the method's additions."""
-    additions: tuple[ExtraModule, ...]
-    backbone: Backbone
-    """The backbone with them."""
-    planner: CostPlanner
-    accountant: CostAccountant
-    fedavg: CostAccountant
+    """That of the backbone without the method's additions; it prices FedAvg's round (1.00x)."""
 
     @property
-    def layout(self) -> GroupLayout:
-        """The groups, those that the strategy added among them."""
-        return self.backbone.layout
+    def streams(self) -> Streams:
+        """Random generators by purpose, round and client."""
+        return Streams(seed=self.config.seed)
 
-    def context(self, round_: int = 1) -> RoundContext:
-        """Return the method's input in a round in which everyone takes part."""
+    def context(self, round_: int = 1, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
+        """Return the method's input in a round of these clients, of all by default."""
         return RoundContext(
             round=round_,
             num_rounds=self.config.rounds,
             fleet=self.fleet,
             layout=self.layout,
-            participants=self.fleet.clients,
+            participants=self.fleet.clients if participants is None else participants,
             planner=self.planner,
-            streams=Streams(seed=self.config.seed),
+            streams=self.streams,
             epochs=self.config.training.epochs,
             batch_size=self.config.training.batch_size,
         )
 
-    def reference(self, participants: Collection[int] | None = None) -> dict[str, RoundCost]:
-        """Cost of a FedAvg round by clock, of the whole fleet or of some clients: the 1.00x of every comparison."""
-        return fedavg_reference(self.config, self.fedavg, self.fleet, self.engine, participants)
+    def fedavg_reference(self, participants: Collection[int] | None = None) -> dict[str, RoundCost]:
+        """Cost by clock of a FedAvg round of all clients, or of some, without additions: the 1.00x of comparisons."""
+        return self.fedavg.fedavg_reference(
+            self.fleet,
+            epochs=self.config.training.epochs,
+            batch_size=self.config.training.batch_size,
+            engine=assumed_engine(self.engine),
+            participants=participants,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model(Planned):
+    """A run as far as it is known without its data."""
+
+    plain: Backbone
+    """The backbone without the method's additions."""
+    additions: tuple[ExtraModule, ...]
+    backbone: Backbone
+    """The backbone with them."""
 
 
 def model_of(
@@ -234,40 +202,56 @@ def model_of(
     plain = build_backbone(config, shape, "naive")  # costs are counted on torch's own operations
     additions = strategy.adapt(plain.layout, fleet)
     backbone = build_backbone(config, shape, "naive", additions) if additions else plain
-    costs = make_costs(config, fleet, types, plain, backbone, engine, clocks or run_clocks(config, engine))
+    clocks = clocks or run_clocks(config, engine)
+    counter, clock, batch_size = count(backbone, config), clocks[config.costs.planning_time], config.training.batch_size
+    whole_rounds = WholeRounds(
+        layout=counter.layout,
+        own=counter.layout.select(plain.layout.ids),
+        epochs=config.training.epochs,
+        batch_size=batch_size,
+        engine=engine,
+    )
+    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
+    accountant = CostAccountant(
+        counter=counter,
+        types=types,
+        clocks=clocks,
+        whole=whole_rounds if charged_whole else None,
+        count_server_time=config.costs.count_server_time,
+    )
     return Model(
         config=config,
         fleet=fleet,
         types=types,
+        layout=counter.layout,
         strategy=strategy,
         engine=engine,
         plain=plain,
         additions=additions,
         backbone=backbone,
-        **costs._asdict(),
+        planner=CostPlanner(
+            counter=counter,
+            fleet=fleet,
+            types=types,
+            model=clock,
+            engine=clock.engine or assumed_engine(engine),
+            batch_size=batch_size,
+        ),
+        accountant=accountant,
+        fedavg=accountant if backbone is plain else replace(accountant, counter=count(plain, config)),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
+class Setup(Planned):
     """A run, ready to start; nothing in it changes afterwards.
 
     Attributes:
-        config: its configuration.
         data: windows of all clients and parts.
-        fleet: all clients.
-        types: device types by name.
-        layout: groups of the backbone and those that the strategy added.
         num_own_values: number of values of the plain backbone.
         start: initial parameters by group.
         frozen: facts about the frozen part of the backbone.
         warnings: lines for the user.
-        strategy: the method.
-        streams: random generators by purpose, round and client.
-        engine: how training steps are computed.
-        planner: time model of the allocation.
-        accountant: turns receipts into simulated costs.
-        fedavg: accountant of the backbone without the method's extra modules; it prices FedAvg's round (1.00x).
         reference: FedAvg's round of all clients, by time model.
         rare: modalities of the smallest cohorts.
         build: makes the backbone for the server's own computations.
@@ -275,21 +259,11 @@ class Setup:
         data_warnings: oddities of the data, a sentence each (``relief_ray.data.describe``).
     """
 
-    config: ExperimentConfig
     data: FederatedData
-    fleet: Fleet
-    types: dict[str, DeviceType]
-    layout: GroupLayout
     num_own_values: int
     start: Params
     frozen: Mapping[str, str | int]
     warnings: tuple[str, ...]
-    strategy: Strategy
-    streams: Streams
-    engine: Engine
-    planner: CostPlanner
-    accountant: CostAccountant
-    fedavg: CostAccountant
     reference: dict[str, RoundCost]
     rare: tuple[str, ...]
     build: Callable[[], BackboneNetwork]
@@ -328,16 +302,14 @@ def why_not_fused(config: ExperimentConfig) -> str:
     return why_missing()
 
 
-def prepare(
-    config: ExperimentConfig, root: Path | None = None, purpose: Purpose = "run", engine: Engine | None = None
-) -> Setup:
+def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine | None = None) -> Setup:
     """Open the data and build fleet, backbone and clocks; ``engine`` is given where a run is resumed.
 
     Raises:
         UserError: data, fleet or costs are wrong; place and fix are named.
     """
     take_as_users(config.modules())  # those that a program of the user's passed as objects too
-    dataset = open_dataset(config.data, root)
+    dataset = open_dataset(config.data)
     number = num_clients(dataset, config.data)
     fleet, types = configured_fleet(config, number)
     data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
@@ -391,7 +363,7 @@ def assemble(
 ) -> Setup:
     """Build strategy, backbone, clocks and job."""
     model = model_of(config, data.spec, fleet, types, engine)
-    backbone, streams = model.backbone, Streams(seed=config.seed)
+    backbone = model.backbone
     return Setup(
         config=config,
         data=data,
@@ -406,12 +378,11 @@ def assemble(
             *foreign_profile(config, backbone.shape, model.accountant.clocks),
         ),
         strategy=model.strategy,
-        streams=streams,
         engine=engine,
         planner=model.planner,
         accountant=model.accountant,
         fedavg=model.fedavg,
-        reference=model.reference(),
+        reference=model.fedavg_reference(),
         rare=fleet.rare(),
         build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
         job=Job(
@@ -422,14 +393,14 @@ def assemble(
             parts={part: getattr(data, part) for part in config.evaluation.parts},
             program=model.strategy.client,
             reduction=model.strategy.reduction,
-            streams=streams,
+            streams=model.streams,
             planner=model.planner,
             modules=config.modules(),
             num_threads=config.runtime.num_threads,
             cache_mib=config.runtime.cache_mib,
             pairwise_every=config.record.pairwise_every,
             frozen=dict(model.backbone.facts),
-            calibration=_calibration(model.backbone, data, streams),
+            calibration=_calibration(model.backbone, data, model.streams),
             data=data.reference,
             device_by_host=config.device_by_host,
         ),
@@ -470,23 +441,6 @@ def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
     return Counter(count_costs(backbone), backbone.layout, training.missing, training.optimizer_flops)
 
 
-def fedavg_reference(
-    config: ExperimentConfig,
-    accountant: CostAccountant,
-    fleet: Fleet,
-    engine: Engine,
-    participants: Collection[int] | None = None,
-) -> dict[str, RoundCost]:
-    """Cost of a FedAvg round on the plain backbone, without additions: the 1.00x of every comparison."""
-    return accountant.fedavg_reference(
-        fleet,
-        epochs=config.training.epochs,
-        batch_size=config.training.batch_size,
-        engine=assumed_engine(engine),
-        participants=participants,
-    )
-
-
 def input_shape(spec: DatasetSpec) -> InputShape:
     """Return the shape of a dataset's windows and the number of its classes."""
     return InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
@@ -509,20 +463,9 @@ def _build_network(
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
-    """Return the strategy's input in a round."""
-    return RoundContext(
-        round=round_,
-        num_rounds=setup.config.rounds,
-        fleet=setup.fleet,
-        layout=setup.layout,
-        participants=setup.fleet.clients if participants is None else participants,
-        planner=setup.planner,
-        streams=setup.streams,
-        epochs=setup.config.training.epochs,
-        build=setup.build,
-        public=setup.data.validation.complete(),
-        batch_size=setup.config.training.batch_size,
-    )
+    """Return the strategy's input in a round, with what it may compute with on the server."""
+    context = setup.context(round_, participants)
+    return replace(context, build=setup.build, public=setup.data.validation.complete())
 
 
 def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
@@ -540,4 +483,4 @@ def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str
     """Cost of a FedAvg round of these clients by time model; the rest of the fleet waits."""
     if len(participants) == len(setup.fleet):
         return setup.reference
-    return fedavg_reference(setup.config, setup.fedavg, setup.fleet, setup.engine, [c.id for c in participants])
+    return setup.fedavg_reference([c.id for c in participants])

@@ -10,7 +10,7 @@ from statistics import median_low
 
 from relief_ray.core.federated import RoundVoid
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, Receipt, Trained
+from relief_ray.core.messages import Assignment, ClientId, Models, Receipt, States, Trained
 from relief_ray.core.protocols import Trains
 from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.support.errors import LeftOut, spans
@@ -29,7 +29,7 @@ MEDIAN_FACTOR, MODEL_FACTOR, LONE_FACTOR = 1e3, 10.0, 1e6
 _LEAST_CLIENTS = 3
 
 
-def outliers(receipts: Sequence[Receipt], models: Mapping[str, Params]) -> dict[ClientId, str]:
+def outliers(receipts: Sequence[Receipt], models: Models) -> dict[ClientId, str]:
     """Reason by client whose update breaks its bounds; ``models``: those of the server at the round's begin.
 
     Norms are over all groups that a client sent; clients that sent nothing but zeros do not count for the median.
@@ -79,9 +79,9 @@ class Accepting:
     def train(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         tasks: Sequence[Assignment],
-        states: Mapping[ClientId, ClientState],
+        states: States,
     ) -> Trained:
         """Train a round; where an update is refused as an outlier, the others train once more without that client.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -97,7 +97,9 @@ class Backbone:
             known.add(stage.spec.id)
         check_owners(self.stages, declared)
         check_modules(self.stages)
-        self.adapter_scales = tuple(_adapter_scales(self.stages))
+        # PEFT's layers and our own multiply their ``s = alpha / R``.
+        scales = (getattr(layer, "set_scale", None) for stage in self.stages for layer in stage.module.modules())
+        self.adapter_scales = tuple(set_scale for set_scale in scales if set_scale is not None)
         self.statistics = Statistics(self.stages)
 
     @property
@@ -170,12 +172,6 @@ def output_shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int
     zeros = {m: zero_input(backbone, m) for m in backbone.shape.modalities}
     values = run_stages(backbone, zeros, {s.spec.id for s in stages})
     return [tuple(values[s.spec.id].shape) for s in stages]
-
-
-def _adapter_scales(stages: Iterable[Stage]) -> Iterator[Callable[[str, float], None]]:
-    """``set_scale`` of every LoRA layer, PEFT's or built in: it multiplies the layer's ``s = alpha / R``."""
-    scales = (getattr(m, "set_scale", None) for stage in stages for m in stage.module.modules())
-    yield from (set_scale for set_scale in scales if set_scale is not None)
 
 
 def move_frozen(backbone: Backbone, device: torch.device) -> None:

@@ -127,10 +127,8 @@ class _Activated(torch.autograd.Function):
     """``ReLU(x W^T + b)``: the ReLU in place, its mask read off its output."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
-        y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
-        ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
-        return y_BTO
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        return _saved(ctx, *inputs)
 
     @staticmethod
     def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor | None, ...]:
@@ -142,10 +140,8 @@ class _ActivatedPairs(torch.autograd.Function):
     """``ReLU(x W^T + b)``, means of pairs of steps, channel-major: (B, 2 S, K) -> (B, O * S)."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
-        y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
-        ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
-        pairs = _pairs(y_BTO)
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        pairs = _pairs(_saved(ctx, *inputs))
         return torch.add(pairs[:, :, 0], pairs[:, :, 1]).mul_(0.5).transpose(1, 2).flatten(1)
 
     @staticmethod
@@ -156,6 +152,13 @@ class _ActivatedPairs(torch.autograd.Function):
         # Both steps of a pair have the same gradient: the mask's pass reads it twice, so no copy is made.
         grad_BSPO = torch.ops.aten.threshold_backward(halves.unsqueeze(2).expand(pairs.shape), pairs, 0)
         return _gradients(ctx, x_BTK, weight_OK, grad_BSPO)
+
+
+def _saved(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
+    """``ReLU(x W^T + b)``, kept for the backward pass with what it was computed from."""
+    y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
+    ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
+    return y_BTO
 
 
 def _pairs(y_BTO: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, Strategy
-from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
+from relief_ray.core.groups import GroupId, GroupLayout, Part, Selection, all_finite
 from relief_ray.core.messages import (
     MAX_EPOCHS,
     STORED_TYPES,
@@ -30,6 +30,7 @@ from relief_ray.core.messages import (
     EvalPlan,
     EvalTarget,
     Fleet,
+    Models,
     Receipt,
     ServerState,
     StageTimes,
@@ -214,7 +215,7 @@ def _not_finite_violation(state: ServerState) -> str:
     return ""
 
 
-def _plan_violation(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) -> str:
+def _plan_violation(plan: EvalPlan, models: Models, fleet: Fleet) -> str:
     """What is wrong with a plan of evaluation: labels, models, clients, groups and sensors."""
     targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
     labels = [getattr(t, "label", None) for t in targets]

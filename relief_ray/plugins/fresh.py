@@ -82,8 +82,8 @@ def call_fresh(
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         raise UserCodeFailed(
             f"process {process.pid} of this run ended by itself ({how}), expected that it ends with the run; code of "
-            "your own that ends the process does that, and so does the system where memory is short; what was recorded "
-            "is intact; mend it, and go on with `relief-ray resume DIR --other-code`"
+            "your own that ends the process or closes its files does that, and so does the system where memory is "
+            "short; what was recorded is intact; mend it, and go on with `relief-ray resume DIR --other-code`"
         ) from error
     finally:
         ours.close()  # where it is still at work, it ends with that
@@ -175,7 +175,8 @@ def serve(descriptor: int) -> None:
         pickle.loads(pickle.dumps(answer))
     except Exception:  # an error of a class that cannot be pickled travels in words
         answer = _Answer(error=RuntimeError(answer.trace.rpartition("\n")[2]), trace=answer.trace)
-    asker.connection.send(answer)
+    with suppress(OSError):  # users' code closed it: the asker sees that this process ends
+        asker.connection.send(answer)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

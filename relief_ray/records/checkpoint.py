@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import NO_STATE, STORED_TYPES, ClientId, ClientState, ServerState
+from relief_ray.core.messages import NO_STATE, STORED_TYPES, ClientId, ClientState, Models, ServerState, States
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
@@ -37,13 +37,13 @@ from relief_ray.support.files import PAGE, sealed, unsealed
 class CheckpointStateStore:
     """Personal state in memory, made durable by the checkpoint of the round that committed it (a ``StateStore``)."""
 
-    def __init__(self, committed: Mapping[ClientId, ClientState] | None = None) -> None:
+    def __init__(self, committed: States | None = None) -> None:
         """Begin with the personal states of a checkpoint."""
         self._committed: dict[ClientId, ClientState] = dict(committed or {})
         self._staged: dict[ClientId, ClientState] = {}
 
     @property
-    def committed(self) -> Mapping[ClientId, ClientState]:
+    def committed(self) -> States:
         """Committed state by client, in client order: what a checkpoint holds."""
         return {c: self._committed[c] for c in sorted(self._committed)}
 
@@ -96,7 +96,7 @@ class Averages:
         num_rounds: number of rounds in each so far.
     """
 
-    models: Mapping[str, Params] = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
     num_rounds: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -131,7 +131,7 @@ class Checkpoint:
 
     round: int
     state: ServerState
-    clients: Mapping[ClientId, ClientState] = field(default_factory=dict)
+    clients: States = field(default_factory=dict)
     averages: Averages = field(default_factory=Averages)
     tally: Tally = NO_TALLY
     skipped: tuple[str, ...] = ()

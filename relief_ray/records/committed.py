@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, model_validator
 
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
@@ -30,10 +30,10 @@ from relief_ray.records.schema import (
     RoundRecord,
     RunRecord,
     Share,
-    refuse_other_schema,
+    read_page,
 )
 from relief_ray.support.errors import UserError, nearest
-from relief_ray.support.files import PAGE, disk_errors, read_whole, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, sealed, stamp, write_atomic
 
 FILE = "cells.json"
 
@@ -58,6 +58,16 @@ class RoundRow(Record):
     bytes_up: int
     bytes_down: int
     diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: object) -> object:
+        """Fields by name, also of a row in a file: their values in order, of which the last may be missing."""
+        if not isinstance(values, list):
+            return values
+        if len(values) > len(cls.model_fields):
+            raise ValueError(f"{len(values)} values in a row, expected at most {len(cls.model_fields)}")
+        return dict(zip(cls.model_fields, values, strict=False))
 
 
 class Means(Record):
@@ -285,24 +295,11 @@ def read_committed(path: Path) -> Committed:
 def _read(file: Path, stamped: str) -> Committed:
     """Parse a file once, as long as its ``stamp`` stays: a page asks for its cells and its claims."""
     try:
-        data = read_whole(file)
-        content = json.loads(data)
-        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
-        content = json.loads(unsealed(data, PAGE))
-        for cell in content["cells"].values():
-            cell["rounds"] = [_named(row) for row in cell["rounds"]]
-        return Committed.model_validate(content)
+        return read_page(file, Committed)
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
-
-
-def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
-    """Fields of a row by name; the last one may be missing."""
-    names = list(RoundRow.model_fields)
-    kept = names if len(values) == len(names) else names[:-1]
-    return dict(zip(kept, values, strict=True))
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:

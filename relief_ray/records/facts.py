@@ -91,11 +91,6 @@ class LeftOutLog:
     entries: dict[tuple[ClientId, Cause], LeftOutRecord] = field(default_factory=dict)
     last: Mapping[ClientId, LeftOutFacts] = field(default_factory=dict)
 
-    @classmethod
-    def resumed(cls, entries: Iterable[LeftOutRecord], last: RoundRecord | None) -> LeftOutLog:
-        """Return the log of a run that goes on: its ``entries`` so far, and its last round."""
-        return cls(entries={(e.client, e.cause): e for e in entries}, last={} if last is None else last.left_out)
-
     def facts(self, round_: int, rejected: Mapping[ClientId, LeftOut], fleet: Fleet) -> dict[ClientId, LeftOutFacts]:
         """Facts on the clients that the next round, ``round_``, goes on without."""
         facts = {}

@@ -375,8 +375,7 @@ def _by_name(values: Any, names: Sequence[str]) -> Any:
     return {names[i]: value for i, value in enumerate(values) if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Place of a round in its file.
 
     Attributes:
@@ -586,7 +585,9 @@ def mend_breaks(path: Path) -> tuple[int, ...]:
             next_piece = file.tell()
             base, begin = next_piece - len(piece), 0
             for joint in _JOINT.finditer(piece):
-                if not _is_sealed(piece[begin : joint.start(1)]):
+                try:
+                    check(memoryview(piece[begin : joint.start(1)]), LINE)
+                except Unsealed:
                     break
                 file.seek(base + joint.start(1))
                 file.write(b"\n")
@@ -597,14 +598,6 @@ def mend_breaks(path: Path) -> tuple[int, ...]:
         file.flush()
         os.fsync(file.fileno())
     return tuple(mended)
-
-
-def _is_sealed(data: bytes) -> bool:
-    try:
-        check(memoryview(data), LINE)
-    except Unsealed:
-        return False
-    return True
 
 
 def _read(file: BinaryIO, place: Place) -> bytes:

@@ -10,7 +10,6 @@ import socket
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
 
 from relief_ray.support.errors import UserError, option
 from relief_ray.support.files import disk_errors, read_whole
@@ -95,9 +94,7 @@ class FileLock:
     def __enter__(self) -> FileLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

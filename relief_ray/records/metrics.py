@@ -241,7 +241,7 @@ def _canonical(
         "scores": {metric.name: value for metric, value in computed.items() if not metric.has_field},
         "f1_rare": _mean([macro_f1(c.sum(0)) for c in scarce]),
         "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
-        "f1_by_class": tuple(0.0 if v != v else float(v) for v in class_f1(pooled).tolist()),
+        "f1_by_class": tuple(None if v != v else float(v) for v in class_f1(pooled).tolist()),
         "f1_by_subject": _by_subject([matrices[label]], subjects),
         "f1_rare_by_subject": _by_subject(scarce, subjects),
         "confusion": tuple(tuple(tuple(row) for row in subject) for subject in matrices[label].tolist()),

@@ -77,7 +77,7 @@ def comparable(record: Record) -> JsonValue:
     return value
 
 
-def refuse_other_schema(version: JsonValue, where: Path) -> None:
+def _refuse_other_schema(version: JsonValue, where: Path) -> None:
     """Refuse a record of another schema version, before any of its fields are read.
 
     Raises:
@@ -107,7 +107,7 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if "schema_version" in kind.model_fields:
-        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+        _refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -549,7 +549,7 @@ class Metrics(Record):
         accuracy: of the canonical model.
         num_windows: number of windows of the part.
         f1_by_modality: macro-F1 of the canonical model with one modality present.
-        f1_by_class: F1 of the canonical model by class (K,).
+        f1_by_class: F1 of the canonical model by class (K,); None of one that neither occurs nor is predicted.
         f1_by_subject: ``f1`` by subject.
         f1_rare_by_subject: ``f1_rare`` by subject.
         f1_fleet_by_subject: ``f1_fleet`` by subject.
@@ -567,7 +567,7 @@ class Metrics(Record):
     accuracy: Share | None = None
     num_windows: int = 0
     f1_by_modality: dict[str, Share] = Field(default_factory=dict)
-    f1_by_class: tuple[Share, ...] = ()
+    f1_by_class: tuple[Share | None, ...] = ()
     f1_by_subject: dict[str, Share] = Field(default_factory=dict)
     f1_rare_by_subject: dict[str, Share] = Field(default_factory=dict)
     f1_fleet_by_subject: dict[str, Share] = Field(default_factory=dict)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
@@ -74,6 +76,7 @@ def _draw(figure: Figure, folder: Path) -> str:
         return save(canvas, folder / f"{figure.slug}.svg").read_text(encoding="utf-8")
 
 
+Named = TypeVar("Named", Table, Figure)
 _NO_CLAIMS = Registry()
 # Settings up to which all stand open on the page, and rows of a table.
 _MOST_OPEN, _MOST_ROWS = 3, 12
@@ -120,7 +123,7 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
         is_folded = number > 1 and len(known) > _MOST_OPEN
         sections += _setting(comparison, f"e{number}", judgement, known, is_folded)
     for number, comparison in enumerate((e for e in settings if e.choice == "try"), 1):
-        table = search_table(comparison, f"search-{number}")
+        table = _called(f"search-{number}", search_table(comparison))
         sections += _section(comparison.title, f"s{number}", [table], is_folded=True)
     absent, is_long = gaps(inventory), len(settings) > _MOST_OPEN
     sections += [
@@ -135,6 +138,11 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
         sections=tuple(sections),
         footer=footer(inventory.done),
     )
+
+
+def _called(slug: str, block: Named | None) -> Named | None:
+    """The table or figure under the name of its files and anchor."""
+    return None if block is None else replace(block, slug=slug)
 
 
 def _section(
@@ -186,37 +194,33 @@ def _setting(
     comparison: Comparison, slug: str, judgement: Judgement | None, known: Sequence[Comparison], is_folded: bool
 ) -> list[Section]:
     """Verdict, table and figures of a setting, then what explains them; each part that has something to show."""
+    is_several = len(comparison.rows) > 1
     verdict = _notice(["No cell of this setting is done."])
     if comparison.runs:
-        several = len(comparison.rows) > 1
-        verdict = _notice(last_lines(comparison, judgement) if several else (), "info")
+        verdict = _notice(last_lines(comparison, judgement) if is_several else (), "info")
     # A setting with another fleet is drawn where no setting with the usual one is there.
     is_drawn = comparison.runs and (comparison.is_drawn or not any(e.is_drawn for e in known))
-    drawings = {name: make(comparison, f"{slug}-{name}") if is_drawn else None for name, make in FIGURES.items()}
-    claims: list[Block] = []
+    drawings = {
+        name: _called(f"{slug}-{name}", make(comparison)) if is_drawn else None for name, make in FIGURES.items()
+    }
+    claims: list[Block | None] = []
     if judgement is not None:
-        claims = [verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement)]
+        claims = [_called(f"{slug}-verdicts", verdict_table(judgement)), scatter(judgement)]
     data = data_tables(comparison, slug)
-    tables = [make(comparison, f"{slug}-{name}") for name, make in _TABLES.items()]
+    surprises = [*rare_alone(comparison), *directions(comparison, read_paper())] if is_several else []
+    # What marks rows is explained below their table.
+    told = [line for line in (remarks(comparison) if comparison.runs else ()) if not line.startswith(STAND_IN)]
+    tables = [_called(f"{slug}-{name}", make(comparison)) for name, make in _TABLES.items()]
     shown: list[tuple[str, str, Sequence[Block | None], bool]] = [
         ("Claims", "claims", claims, False),
-        ("What surprised", "odd", [_sentences(_surprises(comparison))], False),
-        ("Remarks", "remarks", [_sentences(_told(comparison))], True),
+        ("What surprised", "odd", [_sentences(surprises)], False),
+        ("Remarks", "remarks", [_sentences(told)], True),
         ("Data and clients", "data", data, _has_many_rows(*data)),
         ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST], True),
         ("More tables", "tables", tables, True),
     ]
-    first = [verdict, main_table(comparison, f"{slug}-main", known), *(drawings[name] for name in _FIRST)]
+    first = [verdict, _called(f"{slug}-main", main_table(comparison, known)), *(drawings[name] for name in _FIRST)]
     sections = _section(comparison.title, slug, first, is_folded=is_folded)
     for title, name, blocks, folded in shown:
         sections += _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
     return sections
-
-
-def _surprises(comparison: Comparison) -> list[str]:
-    return [*rare_alone(comparison), *directions(comparison, read_paper())] if len(comparison.rows) > 1 else []
-
-
-def _told(comparison: Comparison) -> list[str]:
-    """Remarks; what marks rows is explained below their table."""
-    return [line for line in (remarks(comparison) if comparison.runs else ()) if not line.startswith(STAND_IN)]

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from pydantic import JsonValue
-
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     FIGURE_TEXT,
@@ -39,6 +37,7 @@ from relief_ray.report.document import Paragraphs
 from relief_ray.report.remarks import described, faster
 from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import (
+    Config,
     Repetition,
     Replicate,
     below,
@@ -145,16 +144,13 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
             claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in claims),
             num_claims=number,
             at=file.committed.at,
-            rates=_rates(comparison, file.claims),
+            rates=tuple(
+                filter(None, (aa_rate(comparison, f) for f in dict.fromkeys(c.figure for c in file.claims.claims)))
+            ),
         )
         for place, (file, comparison, claims) in ordered
     }
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
-
-
-def _rates(comparison: Comparison, claims: Claims) -> tuple[AaRate, ...]:
-    figures = dict.fromkeys(claim.figure for claim in claims.claims)
-    return tuple(rate for figure in figures if (rate := aa_rate(comparison, figure)) is not None)
 
 
 def _decided(judged: JudgedClaim, outcome: Paired, p_holm: float) -> JudgedClaim:
@@ -287,7 +283,7 @@ NOTE = (
 )
 
 
-def verdict_table(judgement: Judgement, slug: str) -> Table:
+def verdict_table(judgement: Judgement) -> Table:
     """Table with one row per claim; a note gives the titles of presets, which claims name by what one types."""
     labels = dict.fromkeys(label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
     presets = dict.fromkeys(label.partition(" (")[0] for label in labels)
@@ -295,7 +291,6 @@ def verdict_table(judgement: Judgement, slug: str) -> Table:
     shown = [f"`{name}`: {title}" for name, title in titles.items() if with_title(name, title) != title]
     names = [f"Names: {'; '.join(shown)}."] if shown else []
     return Table(
-        slug=slug,
         caption="Claims named before the first run.",
         head=("claim", "verdict", "p", "p (Holm)", "evidence"),
         rows=tuple(_row(judged) for judged in judgement.claims),
@@ -516,7 +511,7 @@ def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str
     return replicates
 
 
-def _is_about(claims: Claims, config: Mapping[str, JsonValue]) -> bool:
+def _is_about(claims: Claims, config: Config) -> bool:
     """True for a run of the claims' data, split and further values; a search's cells only where the claims say so."""
     values = flat(config) | {"choice": choice_kind(config)}
     wanted = {"data.name": claims.data, "data.split": claims.split, "choice": "", **claims.where}

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from math import isnan
+from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import JsonValue
 
+from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
@@ -32,6 +33,7 @@ from relief_ray.report.results import (
     score_at,
 )
 from relief_ray.report.runs import (
+    Config,
     GridItem,
     Inventory,
     Loaded,
@@ -44,7 +46,6 @@ from relief_ray.report.runs import (
     flat,
     item_of,
     labelled,
-    last_metrics,
     load_runs,
     require_complete,
     searched_keys,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
+# The number of a partition that is drawn.
+_DRAW = "data.seed"
 _FREE = (
     "name",
     "strategy",
@@ -111,28 +114,18 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     """Figures by name, in the unit that the name ends with."""
-    over_reference: Callable[[str, str], Paired | None]
-    """The paired difference of a method to FedAvg in a column of the run table, in points; computed when asked for."""
+    over_reference: Callable[[str], Paired | None]
+    """Its paired difference to FedAvg in a column of the run table, in points; computed when asked for."""
 
     @property
     def f1(self) -> Paired | None:
         """Of the headline F1 after the last round."""
-        return self.over_reference(self.label, "f1_percent")
+        return self.over_reference("f1_percent")
 
     @property
     def at_rounds(self) -> Paired | None:
         """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
-        return self.over_reference(self.label, "f1_at_rounds_percent")
-
-    @property
-    def canonical(self) -> Paired | None:
-        """Of the canonical model's F1."""
-        return self.over_reference(self.label, "f1_canonical_percent")
-
-    @property
-    def rare(self) -> Paired | None:
-        """Of the F1 of the canonical model that sees the rare sensors alone."""
-        return self.over_reference(self.label, "f1_rare_percent")
+        return self.over_reference("f1_at_rounds_percent")
 
     @property
     def is_bound(self) -> bool:
@@ -163,6 +156,7 @@ class Comparison:
     """Keys in which runs that a search chose may differ from method to method."""
     parsed: Parsed = dict
     """How configurations are read before they are compared."""
+    _by_clock: dict[str, Comparison] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -208,7 +202,7 @@ class Comparison:
                 personalised=bool(group["personalised"].any()),
                 num_runs=len(group),
                 stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
-                over_reference=over_reference,
+                over_reference=partial(over_reference, label),
             )
             found.append(method)
         return tuple(found)
@@ -219,10 +213,9 @@ class Comparison:
         known = [r.rounds[-1].costs for r in self.runs]
         return [clock for clock in known[0] if all(clock in costs for costs in known)] if known else []
 
-    @cached_property
-    def by(self) -> Callable[[str], Comparison]:
+    def by(self, clock: str) -> Comparison:
         """The same by another of ``clocks``, made once: its tables take long."""
-        return cache(lambda clock: self if clock == self.clock else replace(self, clock=clock))
+        return self._by_clock.setdefault(clock, self if clock == self.clock else replace(self, clock=clock))
 
     @cached_property
     def shown(self) -> Comparison:
@@ -271,13 +264,14 @@ class Comparison:
     @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
-        names = dict.fromkeys(m for run in self.runs if (last := last_metrics(run)) for m in last.f1_by_modality)
-        known = self.first.fleet.get("modalities")
-        try:
-            order = list(map(str, known)) if isinstance(known, list) else list(recorded_spec(self.dataset).names)
-        except UserError:
-            order = []
+        names = dict.fromkeys(m for run in self.runs if (last := run.last_metrics) for m in last.f1_by_modality)
+        order = () if self.fleet is None else self.fleet.modalities
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The fleet of the first run that has one."""
+        return next((run.fleet for run in self.runs if run.fleet is not None), None)
 
     @property
     def personalised(self) -> list[str]:
@@ -310,7 +304,7 @@ class Comparison:
     @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
-        tested = (by_subject(last) for run in self.runs if (last := last_metrics(run)) is not None)
+        tested = (by_subject(last) for run in self.runs if (last := run.last_metrics) is not None)
         return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
 
     @property
@@ -372,7 +366,7 @@ class Comparison:
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = _flat_setting(self.items[0].config, (), self.parsed)
+        config = _flat_settings([item.config for item in self.items], parsed=self.parsed)[0]
         return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
 
     @property
@@ -446,38 +440,23 @@ def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: 
     return scored(one, two, KEY, rounds, figure)
 
 
-def scored(one: DataFrame, two: DataFrame, keys: Sequence[str], rounds: DataFrame, figure: str) -> DataFrame:
+def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, figure: str) -> DataFrame:
     """``pairs`` of the rows of two run tables that are equal in ``keys``, in their order; of equal rows the first.
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    import numpy as np
-    import pandas as pd
-
     total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
-    mine, other = (_by_key(part, keys, total) for part in (one, two))
-    tested = curves(rounds) if cost else {}
-    rows: list[tuple[float, ...]] = []
-    for key in sorted(mine.keys() & other.keys()):
-        (first, run, repetition), (second, run_second, _) = mine[key], other[key]
-        if cost:
-            first, second = (score_at(tested.get(i), cost, min(first, second)) for i in (run, run_second))
-        if not isnan(first + second):
-            rows.append((*key, repetition, run, run_second, first, second))
-    names = [*keys, "repetition", "run", "run_second", "first", "second"]
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pd.DataFrame({name: np.array(column) for name, column in zip(names, columns, strict=True)})
-
-
-def _by_key(table: DataFrame, keys: Sequence[str], figure: str) -> dict[tuple[int, ...], tuple[float, int, int]]:
-    """Figure, number and repetition of each run: joins of tables with few rows take ten times as long."""
-    if figure not in table:
-        return {}
-    columns = (table[name].tolist() for name in (*keys, figure, "run", "repetition"))
-    rows: dict[tuple[int, ...], tuple[float, int, int]] = {}
-    for *key, value, run, repetition in zip(*columns, strict=True):
-        rows.setdefault(tuple(key), (value, run, repetition))
-    return rows
+    mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
+    other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
+    found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)
+    scores = [found.pop(total), found.pop(f"{total}_second")]
+    if cost:
+        tested, budgets = curves(rounds), np.minimum(*scores)
+        for side, name in enumerate(("run", "run_second")):
+            spent = zip(found[name], budgets, strict=True)
+            scores[side] = [score_at(tested.get(run), cost, budget) for run, budget in spent]
+    found["first"], found["second"] = scores
+    return found.dropna(subset=["first", "second"], ignore_index=True)
 
 
 def paired_gain(scores: DataFrame) -> Paired | None:
@@ -502,14 +481,30 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def _flat_setting(
-    config: Mapping[str, JsonValue], searched: Iterable[str] = (), parsed: Parsed = dict
-) -> dict[str, JsonValue]:
-    """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
+def _flat_settings(
+    configs: Sequence[Config], searched: Iterable[str] = (), parsed: Parsed = dict
+) -> list[dict[str, JsonValue]]:
+    """Each run's flat configuration without ``_FREE`` and what a search chose; the choice itself stays.
 
+    Where every replicate, or seed, has a partition of its own, the partition's number is no setting; where one was
+    named for all, it is. That is decided over the runs that are equal otherwise.
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
     which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
+    whole = [_flat_setting(config, searched, parsed) for config in configs]
+    others = [repr({key: value for key, value in each.items() if key != _DRAW}) for each in whole]
+    are_own: dict[str, bool] = {}
+    for config, each, rest in zip(configs, whole, others, strict=True):
+        number = config.get("seed", 0) if config.get("replicate") is None else config["replicate"]
+        is_own = each.get("data.partition", "subject") != "subject" and each.get(_DRAW, 0) == number
+        are_own[rest] = is_own and are_own.get(rest, True)
+    for each, rest in zip(whole, others, strict=True):
+        if are_own[rest]:
+            each.pop(_DRAW, None)
+    return whole
+
+
+def _flat_setting(config: Config, searched: Iterable[str], parsed: Parsed) -> dict[str, JsonValue]:
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
@@ -525,9 +520,10 @@ def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Par
         UserError: they differ in more than ``_FREE``.
     """
     free = (*searched, *searched_keys(r.run.config for r in runs))
+    settings = _flat_settings([r.run.config for r in runs], free, parsed)
     first, *others = (
-        _flat_setting(r.run.config, free, parsed) | {"data origin": r.run.data_origin, "engine": r.run.engine}
-        for r in runs
+        setting | {"data origin": r.run.data_origin, "engine": r.run.engine}
+        for r, setting in zip(runs, settings, strict=True)
     )
     for loaded, theirs in zip(runs[1:], others, strict=True):
         if keys := sorted(k for k in first.keys() | theirs.keys() if first.get(k) != theirs.get(k)):
@@ -581,7 +577,9 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
 def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     searched = searched_keys(item.config for item in inventory.items)
-    known = [(i, _flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
+    planned = [(item, item.config) for item in inventory.items if item.config]
+    settings_of = _flat_settings([config for _, config in planned], searched, inventory.parsed)
+    known = [(item, setting) for (item, _), setting in zip(planned, settings_of, strict=True)]
     places: dict[str, tuple[str, str]] = {}
     for item, setting in known:
         if item.loaded is not None:
@@ -607,7 +605,7 @@ def _place(loaded: Loaded) -> tuple[str, str]:
     return loaded.run.data_origin, loaded.run.engine
 
 
-def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     """The keys in which settings vary, beside those that every title names, with ``mine``'s values.
 
     Empty values are left out: that the others' are not is in their titles. A setting of tuned cells lacks what the
@@ -615,10 +613,13 @@ def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, Jso
     """
     keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
     varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
-    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
+    return {k.rpartition(".")[2]: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
 
 
-def _shown(value: JsonValue) -> str:
+def in_title(value: JsonValue) -> str:
+    """A value of a configuration as titles and tables of searches show it: ``0.5``, ``[1, 2]``, ``A 1 B 0.75``."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {in_title(v)}" for key, v in value.items())
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -27,12 +27,12 @@ TEXT_WIDTH_IN = 7.16
 class Figure:
     """Drawing with its data: ``draw`` fills an empty sheet of that height, ``columns`` and ``rows`` become its CSV."""
 
-    slug: str
     caption: str
     draw: Callable[[MplFigure], None]
     height_in: float
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Number]]
+    slug: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

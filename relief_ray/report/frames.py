@@ -16,7 +16,7 @@ from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
-from relief_ray.report.runs import Inventory, Parsed, last_metrics, take_inventory
+from relief_ray.report.runs import Inventory, Parsed, take_inventory
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest
@@ -115,7 +115,7 @@ def cells_of(inventory: Inventory) -> Cells:
             "program": [r.run.source_digest[:8] for r in runs],
             "strategy": [r.value("strategy.name") for r in runs],
         }
-        sensors |= {f"f1_{m}_percent": None for run in runs for m in (last_metrics(run) or _UNTESTED).f1_by_modality}
+        sensors |= {f"f1_{m}_percent": None for run in runs for m in (run.last_metrics or _UNTESTED).f1_by_modality}
         tables = (run_table(runs, rounds).assign(**facts), rounds)
         parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:

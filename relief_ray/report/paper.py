@@ -72,20 +72,13 @@ def read_paper() -> Paper:
     return Paper.model_validate(json.loads(text))
 
 
-def _presets_of_table_1() -> dict[str, str]:
-    """Table I's rows in its order, by our preset with that title."""
-    presets = {preset.title: name for name, preset in DESCRIBED.items()}
-    return {presets[row.name]: row.name for row in read_paper()["I"].rows}
-
-
-def _columns_of_table_4() -> set[str]:
-    """Methods of Tables IV and V, by the paper's names."""
-    return {column.removeprefix(f"{PREFIX['cnn']} ") for row in read_paper()["IV"].rows for column in row.cells}
-
-
+_BY_TITLE = {preset.title: name for name, preset in DESCRIBED.items()}
 # The paper's eleven methods, and the five of Tables IV and V and of Section VII: row of Table I by preset.
-PAPER_METHODS = _presets_of_table_1()
-REPRESENTATIVE = tuple(name for name, row in PAPER_METHODS.items() if row in _columns_of_table_4())
+PAPER_METHODS = {_BY_TITLE[row.name]: row.name for row in read_paper()["I"].rows}
+_COLUMNS_OF_TABLE_4 = {f"{PREFIX['cnn']} {row}": name for name, row in PAPER_METHODS.items()}
+REPRESENTATIVE = tuple(
+    name for column, name in _COLUMNS_OF_TABLE_4.items() if column in read_paper()["IV"].rows[0].cells
+)
 # Row of Table I by the method's name in our tables.
 PAPER_ROWS = {method_name(PRESETS[name], name): row for name, row in PAPER_METHODS.items()}
 # The same for presets that were made to agree with the paper's tables: the row of their class's own preset.

@@ -12,7 +12,6 @@ from math import isfinite, log
 from statistics import mean
 from typing import Any, NamedTuple
 
-from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
@@ -22,10 +21,7 @@ from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import (
     Loaded,
-    device_types,
-    fleet_of,
     has_folds,
-    last_metrics,
     split_name,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired
@@ -151,9 +147,9 @@ def protocol(comparison: Comparison) -> str:
     return f"Protocol: {', '.join(filter(None, parts))}."
 
 
-def clock_note(comparison: Comparison) -> tuple[str, ...]:
-    """``_clock_sentence``; empty without runs."""
-    return (_clock_sentence(comparison),) if comparison.runs else ()
+def premises(comparison: Comparison) -> tuple[str, ...]:
+    """Protocol of the runs, and how seconds and joules were counted, where there are runs."""
+    return (protocol(comparison), *([_clock_sentence(comparison)] if comparison.runs else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +250,7 @@ def _failure(loaded: Loaded) -> str | None:
     first, number = next(loss for p, loss in losses if p == phase), max(2, classes)
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
-    metrics = last_metrics(loaded)
+    metrics = loaded.last_metrics
     score = None if metrics is None else metrics.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
@@ -495,7 +491,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
     values = [
         value
         for loaded in runs
-        for types in (device_types(loaded),)
+        for types in (loaded.types,)
         for record in loaded.trained
         for a, b, value in record.pairwise.get(block, ())
         if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
@@ -515,8 +511,8 @@ class DeviceShare(NamedTuple):
     num_devices: int
 
 
-def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
-    """Means over devices of a type, rounds 1..R and runs."""
+def device_shares(runs: Sequence[Loaded], clock: str) -> list[DeviceShare]:
+    """Means over devices of a type, rounds 1..R and runs of one method."""
     import pandas as pd
 
     tables = (client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs))
@@ -528,7 +524,9 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
     # Folds and rotations give a client another type: devices are counted run by run.
     number = rows.groupby(["type", "run"])["client"].nunique().groupby("type").max()
     shares = rows.groupby("type")[names].mean().to_dict("index")
-    return [DeviceShare(method=method, kind=kind, num_devices=number[kind], **row) for kind, row in shares.items()]
+    return [
+        DeviceShare(method=runs[0].label, kind=kind, num_devices=number[kind], **row) for kind, row in shares.items()
+    ]
 
 
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
@@ -551,7 +549,12 @@ def directions(comparison: Comparison, paper: Paper) -> list[str]:
             continue
         scores = (
             ("F1", row.f1, table.get(name, f"{data} F1 (%)"), data),
-            ("rare-modality F1", row.rare, table.get(name, "rare-modality F1 (%)"), "PAMAP2"),
+            (
+                "rare-modality F1",
+                row.over_reference("f1_rare_percent"),
+                table.get(name, "rare-modality F1 (%)"),
+                "PAMAP2",
+            ),
         )
         found = [_speed(row, table.get(name, "speedup"), comparison.clock), *(_score(*score) for score in scores)]
         sentences += [f"`{label}`: {words}." for words in found if words]
@@ -583,7 +586,7 @@ def _score(figure: str, ours: Paired | None, cell: PaperCell | None, data: str) 
 
 def rare_alone(comparison: Comparison) -> Iterator[str]:
     """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
-    fleet, number = fleet_in(comparison), comparison.runs[0].covered("classes")
+    fleet, number = comparison.fleet, comparison.runs[0].covered("classes")
     scores = [f1 for row in comparison.rows if (f1 := row.mean("f1_rare_percent")) is not None]
     if fleet is None or not scores or not number:
         return
@@ -601,8 +604,3 @@ def span_text(values: Sequence[float], decimals: int = 2) -> str:
     """``1.2 to 3.4``, or one number where both ends look alike."""
     low, high = (f"{value:.{decimals}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
-
-
-def fleet_in(comparison: Comparison) -> Fleet | None:
-    """The fleet of the first run that has one."""
-    return next((f for r in comparison.runs if (f := fleet_of(r)) is not None), None)

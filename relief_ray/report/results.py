@@ -12,16 +12,17 @@ from math import isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from relief_ray.records.metrics import extra_columns
-from relief_ray.records.schema import ClientRecord, Metrics
-from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics
+from relief_ray.records.schema import Metrics
+from relief_ray.report.runs import Loaded, condensed
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
-    from numpy import ndarray
     from pandas import DataFrame
 
-    Curve = Mapping[str, ndarray]
+Curve = Mapping[str, np.ndarray]
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
@@ -39,22 +40,6 @@ FACTS = (
     "replicate",
     "rounds",
     "model_sha256",
-)
-# Columns of ``client_table``.
-_CLIENT_COLUMNS = (
-    "round",
-    "client",
-    "type",
-    "sensors",
-    "down_s",
-    "forward_s",
-    "backward_s",
-    "optimizer_s",
-    "up_s",
-    "compute_s",
-    "link_s",
-    "wait_s",
-    "energy_j",
 )
 # Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
 COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
@@ -75,47 +60,34 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
     What needs FedAvg is taken from its run of the same fold, rotation and seed. ``rounds``: the runs' ``round_table``.
     """
-    import numpy as np
     import pandas as pd
 
     small = [condensed(run) for run in runs]
-    known = [figures(run, clock) for run in small]
-    # Arrays: pandas joins and groups few rows ten times as slowly.
-    names = dict.fromkeys(name for row in known for name in row)
-    table = {name: np.array([row.get(name) for row in known], dtype=float) for name in names}
-    fedavg = {run.replicate: i for i, run in reversed([*enumerate(small)]) if run.label == REFERENCE}
-    # Runs without FedAvg's find the empty place behind the last.
-    places = [fedavg.get(run.replicate, -1) for run in small]
-    theirs = {name: np.append(values, np.nan)[places] for name, values in table.items()}
-    is_small = np.array([run.committed is not None and not is_pooled(run) for run in runs])
+    facts = pd.DataFrame(map(_facts, small, range(len(runs))))
+    table = pd.DataFrame([figures(run, clock) for run in small]).astype(float)
+    replicates = pd.MultiIndex.from_frame(facts[KEY])
+    fedavg = table.set_axis(replicates)[(facts["method"] == REFERENCE).to_numpy()]
+    theirs = fedavg[~fedavg.index.duplicated()].reindex(replicates).set_axis(table.index)
+    is_small = np.array([run.committed is not None and not run.pooled for run in runs])
+    for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
+        # Cells that keep no FedAvg round of their own.
+        ratio = theirs[better] / table[better]
+        against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
+        table[name] = table[name].mask(table[name].isna() & is_small, against)
+    table["up_saved_percent"] = (100 * (1 - table["up_mib"] / theirs["up_mib"])).where(theirs["up_mib"] > 0)
     tested = list(map(curves(rounds).get, range(len(runs))))
-    with np.errstate(all="ignore"):
-        for name, better in {
-            "speedup": "round_s",
-            "speedup_total": "total_s",
-            "energy_saved_percent": "energy_j",
-        }.items():
-            # Cells that keep no FedAvg round of their own.
-            ratio = theirs[better] / table[better]
-            against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
-            table[name] = np.where(np.isnan(table[name]) & is_small, against, table[name])
-        saved = 100 * (1 - table["up_mib"] / theirs["up_mib"])
-        table["up_saved_percent"] = np.where(theirs["up_mib"] > 0, saved, np.nan)
     for name, targets in {
         "tta85": np.full(len(runs), _TTA_PERCENT),
         "tta95": _TTA_SHARE * theirs["f1_percent"],
     }.items():
-        reached = np.array(list(map(_first, tested, targets)))
-        table |= zip((f"{name}_rounds", f"{name}_s", f"{name}_j"), reached.T, strict=True)
+        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
     for cost, budgets in _budgets(small, table, rounds).items():
-        table[_AT_EQUAL[cost]] = np.array([score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)])
-    return pd.DataFrame(map(_facts, small, range(len(runs)))).join(pd.DataFrame(table))
+        table[_AT_EQUAL[cost]] = [score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)]
+    return facts.join(table)
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
     """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
-    import numpy as np
-
     tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
     numbers, starts = np.unique(tested["run"].to_numpy(dtype=int), return_index=True)
     names = ("round", "f1_percent", *_AT_EQUAL)
@@ -132,14 +104,12 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(runs: Sequence[Loaded], table: Mapping[str, ndarray], rounds: DataFrame) -> dict[str, ndarray]:
+def _budgets(runs: Sequence[Loaded], table: DataFrame, rounds: DataFrame) -> dict[str, np.ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
     where these differ. NaN where nothing is compared.
     """
-    import numpy as np
-
     # Of a run's numbers the largest stands last.
     most = dict(sorted(zip(rounds["run"], rounds["aggregations"], strict=True)))
     found = {cost: np.full(len(runs), np.nan) for cost in _AT_EQUAL}
@@ -149,7 +119,7 @@ def _budgets(runs: Sequence[Loaded], table: Mapping[str, ndarray], rounds: DataF
         anchors = [i for i in places if runs[i].label in _ANCHORS]
         used = anchors if len(anchors) >= len(_ANCHORS) else [i for i in places if not runs[i].run.method.is_bound]
         for total, cost in COSTS.values() if len(used) > 1 else ():
-            found[cost][places] = np.fmin.reduce(table[total][used])
+            found[cost][places] = table[total].iloc[used].min()
         if len(counts := {most[i] for i in places}) > 1:
             found["aggregations"][places] = min(counts)
     return found
@@ -160,8 +130,6 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 
     A run that ended earlier keeps its last F1. NaN for a budget of NaN.
     """
-    import numpy as np
-
     # For a curve of one evaluation, `np.interp` answers NaN with that one.
     if tested is None or isnan(budget):
         return float("nan")
@@ -170,13 +138,13 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     first, second = loaded.repetition
-    replicate, metrics = loaded.value("replicate"), last_metrics(loaded)
+    replicate, metrics = loaded.value("replicate"), loaded.last_metrics
     return {
         "run": number,
         "method": loaded.label,
         "is_bound": loaded.run.method.is_bound,
         "personalised": metrics is not None and metrics.f1_fleet is not None,
-        "pooled": is_pooled(loaded),
+        "pooled": loaded.pooled,
         **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
         "repetition": first * 10**6 + second + 1,
@@ -203,7 +171,7 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
     validated = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
     best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
     tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
-    last = last_metrics(loaded) or Metrics(f1=None)
+    last = loaded.last_metrics or Metrics(f1=None)
     shares = {
         "f1_percent": last.headline,
         "f1_best_percent": dict(tested).get(-best),
@@ -252,7 +220,7 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
     before = loaded.rounds[0].totals[clock].bytes_up if loaded.has_bootstrap else 0
     most = max((c.bytes_up for r in loaded.trained for c in r.clients), default=None)
-    slots, pooled = count_slots(loaded), is_pooled(loaded)
+    slots, pooled = count_slots(loaded), loaded.pooled
     return {
         "up_mib": _mib(up),
         "up_max_mib": None if pooled else _mib(most),
@@ -262,30 +230,27 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
         "trained_percent": _percent(trained),
         "speedup_paper": at_paper,
         "wall_s": wall_s,
-        "free_slots": mean(free for _, free, _ in slots) if slots else None,
-        "chosen_slots": mean(chosen for _, _, chosen in slots) if slots else None,
+        "free_slots": mean(free for free, _ in slots) if slots else None,
+        "chosen_slots": mean(chosen for _, chosen in slots) if slots else None,
     }
 
 
-def count_slots(loaded: Loaded) -> list[tuple[int, int, int]] | None:
-    """Mandatory, free and chosen slots of every client and round; a slot is a group that a client trained in a round.
+def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
+    """Free and chosen slots of every client and round; a slot is a group that a client trained in a round.
 
-    Mandatory: of the client's own fusion blocks ``A_m``, unless the method drops that rule. Free: the others. Chosen:
+    Free: not of the client's own fusion blocks ``A_m``, which are mandatory unless the method drops that rule. Chosen:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
     method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
     """
     reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
     if not reach or loaded.value("strategy.select") == "all":
         return None
-    forced = loaded.value("strategy.mandatory") is not False
-    return [_slots(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
-
-
-def _slots(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[int, int, int]:
-    mandatory = {group for group in reach if forced and group.startswith(FUSION_BLOCK)}
-    free = set(client.trained) - mandatory
-    is_choice = 0 < len(free) < len(reach - mandatory)
-    return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
+    is_forced, slots = loaded.value("strategy.mandatory") is not False, []
+    for client in (c for r in loaded.trained for c in r.clients if c.client in reach):
+        mandatory = {group for group in reach[client.client] if is_forced and group.startswith(FUSION_BLOCK)}
+        num_free, num_offered = len(set(client.trained) - mandatory), len(reach[client.client] - mandatory)
+        slots.append((num_free, num_free if num_free < num_offered else 0))
+    return slots
 
 
 def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
@@ -325,36 +290,19 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
 
 
 def client_table(loaded: Loaded, clock: str) -> DataFrame:
-    """A row per round and client of one run: its device, seconds by stage, joules, groups; none of committed cells.
+    """A row per round and client of one run: its device's type, seconds and joules; none of committed cells.
 
     Read for one run at a time, and not kept.
     """
     import pandas as pd
 
-    types, fleet = device_types(loaded), fleet_of(loaded)
-    sensors = {} if fleet is None else {c.id: " ".join(c.modalities) for c in fleet.clients}
-    rows = []
-    for r in loaded.rounds:
-        for cost in r.costs[clock].clients:
-            t = cost.times
-            rows.append(
-                {
-                    "round": r.round,
-                    "client": cost.client,
-                    "type": types.get(cost.client, "?"),
-                    "sensors": sensors.get(cost.client, ""),
-                    "down_s": t.down_s,
-                    "forward_s": t.forward_s,
-                    "backward_s": t.backward_s,
-                    "optimizer_s": t.optimizer_s,
-                    "up_s": t.up_s,
-                    "compute_s": t.forward_s + t.backward_s + t.optimizer_s,
-                    "link_s": t.up_s + t.down_s,
-                    "wait_s": cost.wait_s,
-                    "energy_j": cost.energy_j,
-                }
-            )
-    return pd.DataFrame(rows, columns=list(_CLIENT_COLUMNS))
+    types = loaded.types
+    rows = (
+        (r.round, c.client, types.get(c.client, "?"), c.times.compute_s, c.times.link_s, c.wait_s, c.energy_j)
+        for r in loaded.rounds
+        for c in r.costs[clock].clients
+    )
+    return pd.DataFrame(rows, columns=["round", "client", "type", "compute_s", "link_s", "wait_s", "energy_j"])
 
 
 def _ratio(above: float, below: float) -> float | None:

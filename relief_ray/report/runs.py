@@ -29,10 +29,12 @@ from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.strategies import PRESETS, method_name
-from relief_ray.support.errors import Setting, UserError, nearest
+from relief_ray.support.errors import Setting, UserError, counted, nearest
 
+# A configuration as its record holds it.
+Config = Mapping[str, JsonValue]
 # How a configuration is read before it is compared with another one.
-Parsed = Callable[[Mapping[str, JsonValue]], Mapping[str, JsonValue]]
+Parsed = Callable[[Config], Config]
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]
@@ -50,11 +52,9 @@ STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status 
 # Which of several accounts of one cell counts.
 _RANK: tuple[Status, ...] = ("done", "untested", "running", "stopped", "interrupted", "failed", "planned")
 
-Named = tuple[str, Mapping[str, JsonValue]]
+Named = tuple[str, Config]
 
-_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
-    method_name(s, k): s.model_dump(mode="json") for k, s in PRESETS.items()
-}
+_PRESETS: Mapping[str, Config] = {method_name(s, k): s.model_dump(mode="json") for k, s in PRESETS.items()}
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -116,13 +116,7 @@ class Loaded:
     @property
     def draw(self) -> str:
         """The fold (where the split has folds) and the seed or replicate, in words."""
-        fold, rotation, seed = self.replicate
-        place = f"fold {fold}, " if has_folds(self.run.config) else ""
-        number = self.value("replicate")
-        if isinstance(number, int):
-            return f"{place}replicate {number}"
-        turned = f"rotation {rotation}, " if rotation else ""
-        return f"{place}{turned}seed {seed}"
+        return draw_of(self.run.config)
 
     @property
     def is_fitted(self) -> bool:
@@ -166,6 +160,47 @@ class Loaded:
         """Rounds 1..R: all but the bootstrap."""
         return tuple(r for r in self.rounds if r.round >= 1)
 
+    @property
+    def last_metrics(self) -> Metrics | None:
+        """Test metrics of the last evaluated round 1..R."""
+        return next((r.metrics for r in reversed(self.rounds) if r.round >= 1 and r.metrics is not None), None)
+
+    @property
+    def machine(self) -> str:
+        """The machine that began it, its cores and threads, in words."""
+        machine = self.run.machine
+        return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
+
+    @property
+    def pooled(self) -> bool:
+        """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
+        return self.run.method.pooled
+
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """Fleet of the run, as recorded or built again; None for pooled data and where it is not known."""
+        if self.pooled:
+            return None
+        if self.run.fleet:
+            return _FLEET.validate_python(self.run.fleet)
+        number = self.covered("clients") or max((len(c.clients) for c in self.rounds[-1].costs.values()), default=0)
+        if self.committed is not None and self.committed.means is not None:
+            number = self.committed.means.num_clients
+        if not number:
+            return None
+        try:
+            with closed(ONLY_A_RECORD):
+                data = DataConfig.model_validate(self.run.config.get("data"))
+            config, spec = FleetConfig.model_validate(self.run.config.get("fleet")), get_spec(data.name)
+            return build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))[0]
+        except (UserError, ValidationError):
+            return None
+
+    @property
+    def types(self) -> dict[int, str]:
+        """Device type by client; empty where the fleet is unknown."""
+        return {} if self.fleet is None else {c.id: c.device for c in self.fleet.clients}
+
     @cached_property
     def small(self) -> CommittedCell:
         """The run in its small form, as it is committed."""
@@ -189,7 +224,7 @@ class Loaded:
         return self.small.work_sha256 or self.small.model_sha256
 
 
-def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
+def config_value(config: Config, path: str) -> JsonValue:
     """A value of a configuration by its dotted path; None where there is none."""
     node: JsonValue = dict(config)
     for key in path.split("."):
@@ -197,38 +232,43 @@ def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
     return node
 
 
-def has_folds(config: Mapping[str, JsonValue]) -> bool:
+def has_folds(config: Config) -> bool:
     """True where the split holds subjects out, pair by pair: no other split has folds."""
     return config_value(config, "data.split") in (None, "held_out_subject")
 
 
-def replicate_of(config: Mapping[str, JsonValue]) -> Replicate:
+def replicate_of(config: Config) -> Replicate:
     """(fold, rotation of device types over subjects, seed) of a configuration."""
     paths = ("data.fold", "fleet.rotation", "seed")
     fold, rotation, seed = (v if isinstance(v := config_value(config, path), int) else 0 for path in paths)
     return fold, rotation, seed
 
 
-def repetition_of(config: Mapping[str, JsonValue]) -> Repetition:
+def repetition_of(config: Config) -> Repetition:
     """The replicate that a run belongs to: equal in all folds; without a number its seed and rotation stand for it."""
     number, (_, rotation, seed) = config_value(config, "replicate"), replicate_of(config)
     return (number, -1) if isinstance(number, int) else (seed, rotation)
 
 
-def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def draw_of(config: Config) -> str:
+    """Fold (where the split has folds) and seed or replicate in words: ``fold 0, replicate 2``, ``seed 1``."""
+    fold, rotation, seed = replicate_of(config)
+    place = f"fold {fold}, " if has_folds(config) else ""
+    number = config_value(config, "replicate")
+    if isinstance(number, int):
+        return f"{place}replicate {number}"
+    return f"{place}{f'rotation {rotation}, ' if rotation else ''}seed {seed}"
+
+
+def flat(config: Config) -> dict[str, JsonValue]:
     """The configuration's values by dotted path."""
-    return dict(_flat("", config))
+    values: dict[str, JsonValue] = {}
+    for key, value in sorted(config.items()):
+        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return values
 
 
-def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
-    for key, value in sorted(node.items()):
-        if isinstance(value, dict):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", value
-
-
-def config_text(config: Mapping[str, JsonValue], path: str, default: str = "-") -> str:
+def config_text(config: Config, path: str, default: str = "-") -> str:
     """A value of a configuration as text."""
     value = config_value(config, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -341,11 +381,6 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if _NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def last_metrics(loaded: Loaded) -> Metrics | None:
-    """Test metrics of the last evaluated round 1..R."""
-    return next((r.metrics for r in reversed(loaded.rounds) if r.round >= 1 and r.metrics is not None), None)
-
-
 def _state(folder: Path, run: RunRecord | None = None) -> tuple[Status, str]:
     """Status of a cell's folder, or of the run in it, and the reason in a line, where one is known."""
     state = cells.look(folder) if run is None else cells.status_of(folder, run)
@@ -372,7 +407,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         raise UserError(
             f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`"
         )
-    tested = tuple(r for r in complete if last_metrics(r) is not None)
+    tested = tuple(r for r in complete if r.last_metrics is not None)
     if not tested:
         raise UserError(
             f"{complete[0].where}: no round was evaluated on the test part, so there is nothing to compare; "
@@ -390,7 +425,7 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
     its class by the method's ``facts``. Fields that a search varies do not count.
     """
     sections = [(label, _section(config)) for label, config in methods]
-    namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
+    namesakes: dict[str, list[Config]] = {}
     for label, strategy in sections:
         namesakes.setdefault(label, []).append(strategy)
     varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
@@ -407,31 +442,31 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
     ]
 
 
-def choice_kind(config: Mapping[str, JsonValue]) -> str:
+def choice_kind(config: Config) -> str:
     """``tuned`` where a search chose values, ``try`` for one of its tries, else empty."""
     return str(config_value(config, "choice.kind") or "")
 
 
-def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
+def chosen_keys(config: Config) -> tuple[str, ...]:
     """The dotted keys of the values that the search varies."""
     keys = config_value(config, "choice.parameters")
     return tuple(str(k) for k in keys) if isinstance(keys, list | tuple) else ()
 
 
-def searched_keys(configs: Iterable[Mapping[str, JsonValue]]) -> tuple[str, ...]:
+def searched_keys(configs: Iterable[Config]) -> tuple[str, ...]:
     """Union of ``chosen_keys``: a search varies a key for some methods that others keep."""
     return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
-def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+def _section(config: Config) -> Config:
     strategy, chosen = config.get("strategy"), chosen_keys(config)
     return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
 
 
 def _variant_name(
     label: str,
-    mine: Mapping[str, JsonValue],
-    namesakes: Sequence[Mapping[str, JsonValue]],
+    mine: Config,
+    namesakes: Sequence[Config],
     varied: Sequence[str] | None,
 ) -> str:
     preset = _PRESETS.get(label)
@@ -463,7 +498,7 @@ class GridItem:
 
     name: str
     label: str
-    config: Mapping[str, JsonValue]
+    config: Config
     status: Status
     why: str = ""
     loaded: Loaded | None = None
@@ -537,22 +572,19 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     A cell is its stored hash, to which a key added later makes no difference. As a hash leaves out defaults, which a
     user's own class may change, two of one hash must also agree on every key that both hold.
     """
-    alike: dict[str, list[tuple[Mapping[str, JsonValue], list[GridItem]]]] = {}
+    alike: dict[str, list[tuple[Config, list[GridItem]]]] = {}
     groups: list[list[GridItem]] = []
     for item in items:
         values = flat({key: value for key, value in item.config.items() if key not in NOT_DECIDING})
         cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
-        group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
+        agrees = (same for theirs, same in cells_of_hash if all(theirs[k] == values[k] for k in theirs.keys() & values))
+        group = next(agrees, None)
         if group is None:
             group = []
             cells_of_hash.append((values, group))
             groups.append(group)
         group.append(item)
     return tuple(item for group in groups for item in _one(group))
-
-
-def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:
-    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
@@ -570,7 +602,9 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
     if is_committed(path):
         runs = read_small(path)
-        return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
+        return [(f"{path}#{name}", item_of(name, loaded)) for name, loaded in runs.items()], [
+            read_committed(path).title
+        ]
     plans = [(file.parent, read_plan_file(file)) for file in below(path, PLAN_FILE)]
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
@@ -588,8 +622,12 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
 
 
 def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -> GridItem:
-    """The item of a run that was read."""
+    """The item of a run that was read; a finished one without a test score, such as a search's try, is untested."""
     run = loaded.run
+    if status == "done" and loaded.last_metrics is None:
+        is_folder = loaded.committed is None
+        why = "evaluation.parts lacks `test`" if is_folder else "validation scores are in the run folder alone"
+        status = "untested"
     return GridItem(
         name=name,
         label=loaded.label,
@@ -600,13 +638,6 @@ def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -
         why=why,
         loaded=loaded,
     )
-
-
-def _small(name: str, loaded: Loaded) -> GridItem:
-    """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
-    if last_metrics(loaded) is None:
-        return item_of(name, loaded, "untested", "validation scores are in the run folder alone")
-    return item_of(name, loaded)
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -632,43 +663,9 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
     status, why = _state(folder, run)
-    if status == "done" and last_metrics(loaded) is None:
-        status, why = "untested", "evaluation.parts lacks `test`"
-    elif status != "done" and run.status != "done":
+    if status != "done" and run.status != "done":
         why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
     return item_of(name, loaded, status, why)
-
-
-def is_pooled(loaded: Loaded) -> bool:
-    """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    return loaded.run.method.pooled
-
-
-def fleet_of(loaded: Loaded) -> Fleet | None:
-    """Fleet of the run, as recorded or built again; None for pooled data and where it is not known."""
-    if is_pooled(loaded):
-        return None
-    if loaded.run.fleet:
-        return _FLEET.validate_python(loaded.run.fleet)
-    number = loaded.covered("clients") or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
-    if loaded.committed is not None and loaded.committed.means is not None:
-        number = loaded.committed.means.num_clients
-    if not number:
-        return None
-    try:
-        with closed(ONLY_A_RECORD):
-            data = DataConfig.model_validate(loaded.run.config.get("data"))
-        config, spec = FleetConfig.model_validate(loaded.run.config.get("fleet")), get_spec(data.name)
-        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))
-    except (UserError, ValidationError):
-        return None
-    return fleet
-
-
-def device_types(loaded: Loaded) -> dict[int, str]:
-    """Device type by client; empty where the fleet is unknown."""
-    fleet = fleet_of(loaded)
-    return {} if fleet is None else {c.id: c.device for c in fleet.clients}
 
 
 def short_name(name: str) -> str:

@@ -15,10 +15,10 @@ from relief_ray.core.messages import (
     Assignment,
     ClientId,
     ClientInfo,
-    ClientState,
     Fleet,
     GroupSum,
     Reduced,
+    States,
     Update,
     WeightedSum,
 )
@@ -210,7 +210,7 @@ def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLay
 
 def mean_personal(
     theta: Params,
-    states: Mapping[ClientId, ClientState],
+    states: States,
     keep: Selection,
     layout: GroupLayout,
     mean_of: Mapping[ClientId, float] | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE
@@ -23,10 +23,10 @@ from relief_ray.support.errors import UserError
 class Central(StrategyConfig):
     """Upper bound: the pooled training data on one device with all sensors."""
 
-    title: ClassVar[str] = "central"
-    kind: ClassVar[str] = "bound"
-    about: ClassVar[str] = "one client with everybody's data and all sensors"
-    pooled: ClassVar[bool] = True
+    title = "central"
+    kind = "bound"
+    about = "one client with everybody's data and all sensors"
+    pooled = True
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
@@ -37,10 +37,10 @@ class Central(StrategyConfig):
 class Local(StrategyConfig):
     """No federation: every client keeps its own model; nothing is sent."""
 
-    title: ClassVar[str] = "local"
-    kind: ClassVar[str] = "bound"
-    about: ClassVar[str] = "no federation: each client keeps a model of its own"
-    no_average: ClassVar[str] = "nothing is sent, every client keeps its own model"
+    title = "local"
+    kind = "bound"
+    about = "no federation: each client keeps a model of its own"
+    no_average = "nothing is sent, every client keeps its own model"
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:
@@ -78,9 +78,9 @@ def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
 class FullOnly(StrategyConfig):
     """FedAvg without clients that lack a sensor."""
 
-    title: ClassVar[str] = "full_only"
-    kind: ClassVar[str] = "bound"
-    about: ClassVar[str] = "FedAvg over the clients that own all sensors"
+    title = "full_only"
+    kind = "bound"
+    about = "FedAvg over the clients that own all sensors"
     name: Literal["full_only"] = "full_only"
 
     def build(self) -> Strategy:
@@ -105,9 +105,9 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
 class DropSlow(StrategyConfig):
     """FedAvg that does not wait: clients that need longer for everything than RELIEF's round are left out."""
 
-    title: ClassVar[str] = "drop_slow"
-    kind: ClassVar[str] = "bound"
-    about: ClassVar[str] = "FedAvg over the clients that finish everything within RELIEF's round"
+    title = "drop_slow"
+    kind = "bound"
+    about = "FedAvg over the clients that finish everything within RELIEF's round"
     name: Literal["drop_slow"] = "drop_slow"
 
     def build(self) -> Strategy:

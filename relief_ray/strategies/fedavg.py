@@ -7,7 +7,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from relief_ray.core.federated import Strategy
 from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, averaging
@@ -16,10 +16,10 @@ from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everyt
 class FedAvg(StrategyConfig):
     """Configuration of FedAvg, the reference of every table: 1.00x time, bytes and energy."""
 
-    title: ClassVar[str] = "FedAvg"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "everyone trains and sends the whole model; plain mean"
-    citation: ClassVar[str | None] = "mcmahan2017fedavg"
+    title = "FedAvg"
+    kind = "baseline"
+    about = "everyone trains and sends the whole model; plain mean"
+    citation = "mcmahan2017fedavg"
     name: Literal["fedavg"] = "fedavg"
 
     def build(self) -> Strategy:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import floor
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, Params
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, of_fastest_type, search_over, train_everything
+from relief_ray.strategies.common import Preset, StrategyConfig, of_fastest_type, search_over, train_everything
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 
 GLOBAL, WINDOW = "fedel.importance", "fedel.window"
@@ -47,12 +47,12 @@ class FedEL(StrategyConfig):
     Without ``t_th_s`` and ``speedup``, T_th is the fastest device type's computing time for full training.
     """
 
-    title: ClassVar[str] = "FedEL"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "a window of blocks slides to the output; each device trains what matters most within T_th"
-    citation: ClassVar[str | None] = "zhang2025fedel"
-    search: ClassVar[Search] = search_over("beta", (0.3, 0.6, 0.9))
-    one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
+    title = "FedEL"
+    kind = "baseline"
+    about = "a window of blocks slides to the output; each device trains what matters most within T_th"
+    citation = "zhang2025fedel"
+    search = search_over("beta", (0.3, 0.6, 0.9))
+    one_of = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
     """Time budget T_th of a round, in seconds."""

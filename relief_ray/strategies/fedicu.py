@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, log2
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import ROUNDING, GroupId, GroupLayout, Params, Selection, TensorSpec
 from relief_ray.core.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
+from relief_ray.strategies.common import Preset, StrategyConfig, batch_sizes, search_over
 
 # Consensus and divergence of matrices column by column: lengths are averaged, directions weighted by agreement.
 #
@@ -190,16 +190,16 @@ IMPORTANCE = "importance"
 class FedICU(StrategyConfig):
     """Configuration of FedICU (reconstructed)."""
 
-    title: ClassVar[str] = "FedICU"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"
-    citation: ClassVar[str | None] = "liao2025fedicu"
-    dense_stand_in: ClassVar[str] = "updates of dense weights are split in place of LoRA factors"
-    search_trades_speed: ClassVar[str] = "kappa is the share of each change that is sent"
-    reconstructed: ClassVar[bool] = True
-    search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
-    read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
-    no_average: ClassVar[str] = "lengths and directions of updates are combined apart, by a step of its own"
+    title = "FedICU"
+    kind = "baseline"
+    about = "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"
+    citation = "liao2025fedicu"
+    dense_stand_in = "updates of dense weights are split in place of LoRA factors"
+    search_trades_speed = "kappa is the share of each change that is sent"
+    reconstructed = True
+    search = search_over("kappa", (0.6, 0.8, 0.95))
+    read_with = (("freeze_unimportant", True, ("freeze_share",)),)
+    no_average = "lengths and directions of updates are combined apart, by a step of its own"
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
     """Share of each tensor's values that is sent; the fusion matrix counts as one tensor."""

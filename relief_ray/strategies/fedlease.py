@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,10 +29,11 @@ from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.extra_modules import Experts
 from relief_ray.core.federated import Averaging, Diagnostics, Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
+from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, Models, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, means
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, cluster_sizes, first_phase_only, search_over
+from relief_ray.server.reduction import Sums
+from relief_ray.strategies.common import Preset, StrategyConfig, cluster_sizes, first_phase_only, search_over
 from relief_ray.support.errors import UserError
 
 # Clusters of clients: by distances between their layers first, then each with its own model and expert.
@@ -212,11 +213,6 @@ def is_enough(num_known: int, num_clients: int, round_: int, planned: int) -> bo
     return num_known == num_clients or (round_ >= 2 * planned and num_known >= FEWEST)
 
 
-Models = Mapping[str, Params]
-
-Sums = Mapping[str, Mapping[GroupId, GroupSum]]
-
-
 def no_clusters(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """Initial state: the start model, which never changes, and ``cluster`` (N,): -1, later each client's cluster."""
     return ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
@@ -294,14 +290,14 @@ ID = "expert"
 class FedLEASE(StrategyConfig):
     """Configuration of FedLEASE."""
 
-    title: ClassVar[str] = "FedLEASE"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "after a warm-up alone: an expert per cluster of like clients, mixed by a router"
-    citation: ClassVar[str | None] = "wang2025fedlease"
-    dense_stand_in: ClassVar[str] = "an expert is a dense fusion layer with head, and clusters come from whole updates"
-    search_trades_speed: ClassVar[str] = "rounds of the warm-up send nothing but their last one"
-    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
-    search: ClassVar[Search] = search_over("warmup_rounds", (1, 2, 5), "warmup")
+    title = "FedLEASE"
+    kind = "baseline"
+    about = "after a warm-up alone: an expert per cluster of like clients, mixed by a router"
+    citation = "wang2025fedlease"
+    dense_stand_in = "an expert is a dense fusion layer with head, and clusters come from whole updates"
+    search_trades_speed = "rounds of the warm-up send nothing but their last one"
+    paper_accounting = "fedavg"
+    search = search_over("warmup_rounds", (1, 2, 5), "warmup")
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     """Largest number of clusters, each with one expert."""

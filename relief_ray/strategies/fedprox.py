@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -21,8 +21,6 @@ from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, ClientInfo, ServerState
 from relief_ray.strategies.common import (
     Preset,
-    ReadWith,
-    Search,
     StrategyConfig,
     of_fastest_type,
     search_over,
@@ -50,12 +48,12 @@ def proximal_loss(mu: float, step: LocalStep) -> Tensor:
 class FedProx(StrategyConfig):
     """Configuration of FedProx."""
 
-    title: ClassVar[str] = "FedProx"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "FedAvg with a pull (mu = 0.01) towards the server's model"
-    citation: ClassVar[str | None] = "li2020fedprox"
-    search: ClassVar[Search] = search_over("mu", (0.001, 0.01, 0.1))
-    read_with: ClassVar[ReadWith] = (("partial_work", "deadline", ("deadline_s",)),)
+    title = "FedProx"
+    kind = "baseline"
+    about = "FedAvg with a pull (mu = 0.01) towards the server's model"
+    citation = "li2020fedprox"
+    search = search_over("mu", (0.001, 0.01, 0.1))
+    read_with = (("partial_work", "deadline", ("deadline_s",)),)
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
     """Weight of the proximal term."""

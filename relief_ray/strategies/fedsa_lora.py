@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
@@ -34,12 +34,12 @@ ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 class FedSALoRA(StrategyConfig):
     """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
 
-    title: ClassVar[str] = "FedSA-LoRA"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"
-    citation: ClassVar[str | None] = "guo2025fedsalora"
-    dense_stand_in: ClassVar[str] = "A is encoders and fusion blocks, B the fusion bias and the head"
-    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    title = "FedSA-LoRA"
+    kind = "baseline"
+    about = "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"
+    citation = "guo2025fedsalora"
+    dense_stand_in = "A is encoders and fusion blocks, B the fusion bias and the head"
+    paper_accounting = "fedavg"
     name: Literal["fedsa_lora"] = "fedsa_lora"
     dense_local: DenseLocal = "head+fusion_bias"
     """Parts that stay with the client where the model has no LoRA factors."""

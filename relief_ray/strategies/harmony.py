@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -33,7 +33,6 @@ from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, mean_models, mean_of
 from relief_ray.strategies.common import (
     Preset,
-    Search,
     StrategyConfig,
     cluster_sizes,
     first_phase_only,
@@ -202,15 +201,13 @@ def report_drift(context: ClientContext, update: Update) -> Update:
 class Harmony(StrategyConfig):
     """Configuration of Harmony."""
 
-    title: ClassVar[str] = "Harmony"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "one network per sensor first, then fusion averaged in clusters of alike clients"
-    citation: ClassVar[str | None] = "ouyang2023harmony"
-    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
-    search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
-    no_average: ClassVar[str] = (
-        "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
-    )
+    title = "Harmony"
+    kind = "baseline"
+    about = "one network per sensor first, then fusion averaged in clusters of alike clients"
+    citation = "ouyang2023harmony"
+    paper_accounting = "fedavg"
+    search = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
+    no_average = "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
     name: Literal["harmony"] = "harmony"
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
     """Share of the rounds that make up the unimodal phase, at least one round."""

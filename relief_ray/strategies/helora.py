@@ -44,6 +44,7 @@ from relief_ray.core.messages import (
     EvalTarget,
     Fleet,
     GroupSum,
+    Models,
     Reduced,
     ServerState,
     Update,
@@ -53,7 +54,7 @@ from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, own_target
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, own_target
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
@@ -215,7 +216,7 @@ def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[Cli
     return [n for n in numel if numel[n] == max(numel.values())]
 
 
-def canonical(settings: KdSettings, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
+def canonical(settings: KdSettings, models: Models, layout: GroupLayout, fleet: Fleet) -> Params:
     """Mean of the fullest clients' models; it averages both factors of ``B A``, so it is a diagnostic only."""
     chosen, shares = fullest(settings, layout, fleet), settings.shares(fleet)
     return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)
@@ -326,18 +327,18 @@ def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) ->
 class HeLoRA(StrategyConfig):
     """Configuration of HeLoRA."""
 
-    title: ClassVar[str] = "HeLoRA"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
-    citation: ClassVar[str | None] = "fan2025helora"
-    dense_stand_in: ClassVar[str] = "ranks are leading output rows of every weight, and updates are padded"
-    search_trades_speed: ClassVar[str] = "the larger the share of a slow device, the longer its round"
+    title = "HeLoRA"
+    kind = "baseline"
+    about = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
+    citation = "fan2025helora"
+    dense_stand_in = "ranks are leading output rows of every weight, and updates are padded"
+    search_trades_speed = "the larger the share of a slow device, the longer its round"
     search: ClassVar[Search] = {
         "sizes0.5": _sizes_tried(0.5, 0.25, 0.75, 0.5),
         "sizes0.75": _sizes_tried(0.75, 0.5, 0.875, 0.75),
         "sizes0.9": _sizes_tried(0.875, 0.75, 0.95, 0.9),
     }
-    read_with: ClassVar[ReadWith] = (
+    read_with = (
         ("variant", "pad", ("padding", "by_rank", "alpha_over")),
         ("variant", "kd", ("kd_epochs", "kd_lr", "public_windows")),
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,12 +28,21 @@ from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Connector
 from relief_ray.core.federated import Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientId, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.core.messages import (
+    Assignment,
+    ClientId,
+    Collect,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    Models,
+    Reduced,
+    ServerState,
+)
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 from relief_ray.strategies.common import (
     Preset,
-    Search,
     StrategyConfig,
     Weighting,
     batch_sizes,
@@ -119,7 +128,7 @@ def mixing_parts(connector: Connector) -> list[GroupId]:
 
 
 def hand_out(
-    models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
+    models: Models, adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
     """Give every client's model all tasks' adapters: its own first, the others in order."""
 
@@ -131,7 +140,7 @@ def hand_out(
 
 
 def next_adapters(
-    models: Mapping[str, Params],
+    models: Models,
     local: LocalModels,
     present: Sequence[ClientId],
     shares: Sequence[float],
@@ -156,7 +165,7 @@ def next_adapters(
 
 
 def canonical(
-    models: Mapping[str, Params], fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
+    models: Models, fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
 ) -> dict[GroupId, Tensor]:
     """Mean of the richest clients' models over ``groups``; other groups are the first one's."""
     full = richest(fleet)
@@ -272,14 +281,14 @@ ID, STAGE1 = "connector", "stage1"
 class Pilot(StrategyConfig):
     """Configuration of Pilot."""
 
-    title: ClassVar[str] = "Pilot"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "adapters per set of sensors between features and fusion; models mixed with the nearest"
-    citation: ClassVar[str | None] = "xiong2025pilot"
-    dense_stand_in: ClassVar[str] = "the whole dense backbone is mixed in place of the text model's LoRA"
-    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
-    search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
-    no_average: ClassVar[str] = "each client's model is mixed with its nearest ones, there is no common mean"
+    title = "Pilot"
+    kind = "baseline"
+    about = "adapters per set of sensors between features and fusion; models mixed with the nearest"
+    citation = "xiong2025pilot"
+    dense_stand_in = "the whole dense backbone is mixed in place of the text model's LoRA"
+    paper_accounting = "fedavg"
+    search = search_over("neighbours", (1, 3, 5))
+    no_average = "each client's model is mixed with its nearest ones, there is no common mean"
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     """A client's weight in means over clients."""

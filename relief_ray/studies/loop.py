@@ -17,7 +17,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.federated import RoundVoid
@@ -29,7 +29,6 @@ from relief_ray.experiment.verify import verified
 from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
 from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.plugins.load import is_path, sources
-from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
@@ -37,10 +36,10 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
-from relief_ray.report.runs import variant_names
+from relief_ray.report.runs import draw_of, variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
-from relief_ray.studies.plan import Plan, look_at, refuse_stale
+from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
 from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
     Folds,
@@ -51,7 +50,6 @@ from relief_ray.studies.request import (
     Target,
     plan_of,
 )
-from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
@@ -91,45 +89,27 @@ Stop = Callable[[], bool]
 Tell = Callable[..., None]
 
 
-class Computer(Protocol):
-    """Computes a cell that was opened: in this process (``Here``), or on Ray (``actors.launch.OnRay``)."""
+class Computer:
+    """Computes cells that were opened: this one in this process, ``actors.launch.OnRay`` on Ray."""
 
-    lost: Callable[[str], None] | None
+    lost: Callable[[str], None] | None = None
     """Called where Ray does not answer any more."""
 
     def where(self, setup: Setup) -> str:
         """Where its clients are computed, in words."""
-
-    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
-        """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
-
-    def unopened(self) -> Computer:
-        """The same for another process, without what is open in this one."""
-
-    def opened(self, tell: Tell) -> AbstractContextManager[object]:
-        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
-
-
-class Here:
-    """Computes cells in this process."""
-
-    lost: Callable[[str], None] | None = None
-
-    def where(self, setup: Setup) -> str:
-        """Say so."""
         return "in this process"
 
     def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
-        """Compute the missing rounds of the run in ``path``."""
+        """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
         with threads(setup.job.num_threads):
             return run_opened(setup, path, should_stop=stop, on_note=on_note)
 
-    def unopened(self) -> Here:
-        """Return itself."""
+    def unopened(self) -> Computer:
+        """The same for another process, without what is open in this one."""
         return self
 
     def opened(self, tell: Tell) -> AbstractContextManager[object]:
-        """Open nothing."""
+        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
         return nullcontext()
 
 
@@ -150,7 +130,7 @@ class _Followed:
         alerts: what its rounds warn of.
     """
 
-    state: CellState[Cell]
+    state: State
     since_s: float = field(default_factory=time.monotonic)
     last: int = -1
     is_running: bool = False
@@ -194,15 +174,14 @@ class Loop:
         todo: those that are to be computed.
         callback: hears of everything.
         disk_full: whether a cell failed because nothing can be written any more.
+        stop_requested: whether a stop was asked for; reads no ledger.
         senders: hear of begun runs, of their rounds and of their ends.
     """
 
-    def __init__(
-        self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[CellState[Cell]] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[State] | None = None) -> None:
         """``stop``: asks all cells to stop after their round; ``todo`` None: all cells that are not finished."""
         titles = _titles_of(plan)
-        self.plan, self.callback, self._stop = plan, callback, stop
+        self.plan, self.callback, self.stop_requested = plan, callback, stop
         self.states = tuple(replace(s, cell=replace(s.cell, title=titles[s.cell.name])) for s in plan.look())
         wanted = {s.cell.name for s in (self.states if todo is None else todo)}
         self.todo = tuple(s for s in self.states if s.cell.name in wanted and not (todo is None and s.is_finished))
@@ -221,11 +200,7 @@ class Loop:
     def stop(self) -> bool:
         """Whether cells should stop after their round; asked between rounds, so that the callback hears of each."""
         self._follow_all()
-        return self._stop()
-
-    def stop_requested(self) -> bool:
-        """Whether a stop was asked for; reads no ledger."""
-        return self._stop()
+        return self.stop_requested()
 
     def tick(self) -> None:
         """Tell the callback how the study stands, twice a second; called many times a second."""
@@ -310,7 +285,7 @@ class Loop:
         for name in tuple(self._running):
             self.end(name)
 
-    def reuse(self, state: CellState[Cell]) -> None:
+    def reuse(self, state: State) -> None:
         """Tell of a run that was finished before.
 
         Raises:
@@ -340,7 +315,9 @@ class Loop:
             with suppress(UserError):
                 self.warn_once(read_run(running.state.folder).data_notes)
         for record in running.new_rounds():
-            self.callback.round(cell, record, running.alerts.of(record))
+            self.callback.round(cell, record)
+            for alert in running.alerts.of(record):
+                self.callback.warn(alert, f"{cell.title}: ")
             self.senders.wake(running.state.folder)
         left = max(0, cell.num_planned - running.num_rounds)
         before = self._left.get(cell.name, left)
@@ -348,7 +325,7 @@ class Loop:
         if cell.name in self._left:
             self._left[cell.name] = min(before, left)
 
-    def _keep_score(self, state: CellState[Cell], record: RoundRecord | None) -> None:
+    def _keep_score(self, state: State, record: RoundRecord | None) -> None:
         if (f1 := headline_f1(record)) is not None:
             self._scores[state.cell.name] = f1
 
@@ -390,7 +367,7 @@ def compute(
     callback: Callback,
     stop: Stop = never,
     *,
-    todo: Sequence[CellState[Cell]] | None = None,
+    todo: Sequence[State] | None = None,
     out_of_time: Stop = never,
 ) -> Loop:
     """Compute whatever of the plan is to be computed, in the way ``how``, while its records are copied.
@@ -443,7 +420,7 @@ def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
     return how
 
 
-def _process_of(state: CellState[Cell]) -> tuple[bool, str]:
+def _process_of(state: State) -> tuple[bool, str]:
     """What neighbours must have in common to be computed in one process."""
     return state.is_finished, state.cell.name if state.cell.config.modules() else ""
 
@@ -484,7 +461,7 @@ def _facts_text(setup: Setup, where: str) -> str:
     return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
-def rounds_to_do(state: CellState[Cell]) -> int:
+def rounds_to_do(state: State) -> int:
     """Number of rounds that are missing, the bootstrap included."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
     return max(0, state.cell.num_planned - state.num_rounds)
@@ -500,30 +477,22 @@ def _titles_of(plan: Plan) -> dict[str, str]:
         }
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in plan.cells]
     names = variant_names(methods, [facts_of(c.config.strategy, c.label) for c in plan.cells])
-    return {cell.name: _title_of(cell, name) for cell, name in zip(plan.cells, names, strict=True)}
+    drawn = zip(plan.cells, names, methods, strict=True)
+    return {cell.name: f"{name}, {draw_of(config)}" for cell, name, (_, config) in drawn}
 
 
-def _title_of(cell: Cell, name: str) -> str:
-    """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``; ``name``: that of the method's variant."""
-    data = cell.config.data
-    fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-    number = cell.config.replicate
-    draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
-    return ", ".join([name, *fold, draw])
-
-
-def f1_heading(states: Iterable[CellState[Cell]]) -> str:
+def f1_heading(states: Iterable[State]) -> str:
     """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
     parts = {part for state in states for part in state.cell.config.evaluation.parts}
     return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
-def is_disk_full(state: CellState[Cell]) -> bool:
+def is_disk_full(state: State) -> bool:
     """True where a cell failed because nothing can be written any more."""
     return state.status == "failed" and any(w in state.why for w in ("No space left", "MiB free, expected at least"))
 
 
-def leaders(states: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> tuple[Leader, ...]:
+def leaders(states: Iterable[State], scores: Mapping[str, float]) -> tuple[Leader, ...]:
     """The best method of each setting by mean score over its finished folds and seeds."""
     by_setting: dict[str, dict[str, list[float]]] = {}
     for cell in (state.cell for state in states if state.cell.name in scores):
@@ -536,7 +505,7 @@ def leaders(states: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> t
     return tuple(rows)
 
 
-def check_reusable(state: CellState[Cell]) -> str:
+def check_reusable(state: State) -> str:
     """Check that a finished run was computed on today's data; return the line that says it is reused.
 
     Raises:
@@ -613,7 +582,7 @@ def run(
         rerun_stale=rerun_stale,
         settings=settings,
     )
-    return compute_study(request, "here", Here())
+    return compute_study(request, "here", Computer())
 
 
 def compute_study(request: Request, place: Place, computer: Computer) -> Study:

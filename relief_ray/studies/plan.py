@@ -42,6 +42,7 @@ from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
+from relief_ray.report.runs import choice_kind, config_value
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -61,6 +62,8 @@ from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
+# A planned cell with what its folder holds now.
+State = CellState[Cell]
 _SUFFIXES = (".yaml", ".yml", ".json")
 # Name of the only cell of a single run's folder: it lies in the folder itself.
 _SINGLE = "."
@@ -160,7 +163,7 @@ class Plan:
         """True for the folder of one run, which no plan lists."""
         return [cell.name for cell in self.cells] == [_SINGLE]
 
-    def look(self) -> tuple[CellState[Cell], ...]:
+    def look(self) -> tuple[State, ...]:
         """Every cell with what its folder holds now."""
         return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
 
@@ -317,14 +320,14 @@ def _holds(file: PlanFile) -> str:
     return f"holds the grid {file.name}" if file.kind == "grid" else f"holds runs of {file.name}"
 
 
-def look_at(cell: Cell, folder: Path) -> CellState[Cell]:
+def look_at(cell: Cell, folder: Path) -> State:
     """Read the cell's status from its folder alone."""
 
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
     state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
-    return replace(cast("CellState[Cell]", state), cell=cell, folder=folder)
+    return replace(cast("State", state), cell=cell, folder=folder)
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -386,16 +389,13 @@ def _merged(known: Mapping[str, PlannedCell], added: Mapping[str, PlannedCell]) 
     ranks = {block: rank for rank, block in enumerate(dict.fromkeys(map(_block, rows.values())))}
 
     def place(row: PlannedCell) -> tuple[object, object, int]:
-        data = row.config["data"]
-        return row.config["seed"], data.get("fold") if isinstance(data, dict) else 0, ranks[_block(row)]
+        return row.config["seed"], config_value(row.config, "data.fold"), ranks[_block(row)]
 
     return tuple(sorted(rows.values(), key=place))
 
 
 def _block(row: PlannedCell) -> str:
-    choice = row.config.get("choice")
-    is_try = isinstance(choice, dict) and choice.get("kind") == "try"
-    return row.setting.partition("-")[0] if is_try else row.setting
+    return row.setting.partition("-")[0] if choice_kind(row.config) == "try" else row.setting
 
 
 def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
@@ -408,7 +408,7 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
-def _check_folder(state: CellState[Cell]) -> None:
+def _check_folder(state: State) -> None:
     run = state.run
     if run is None:
         if (state.folder / RUN_FILE).exists():
@@ -508,7 +508,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))
 
 
-def await_quiet(states: Iterable[CellState[Cell]], wait_s: float = _GONE_S) -> None:
+def await_quiet(states: Iterable[State], wait_s: float = _GONE_S) -> None:
     """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -95,7 +94,7 @@ class End:
 
 
 class Callback:
-    """Listener to the computation of a study, in the process that asked for it; this one notes alerts alone."""
+    """Listener to the computation of a study, in the process that asked for it; this one tells nothing."""
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Hear that a cell begins, or goes on after the round ``done``.
@@ -103,10 +102,8 @@ class Callback:
         ``text``: its rounds, clients and data in a line; empty where another process opens it.
         """
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Hear of a round whose line is in the ledger, and of what is to be said of it (``records.facts``)."""
-        for alert in alerts:
-            self.warn(alert, f"{cell.title}: ")
+    def round(self, cell: Cell, record: RoundRecord) -> None:
+        """Hear of a round whose line is in the ledger."""
 
     def end(self, cell: Cell, end: End) -> None:
         """Hear how a cell ended, or that it was finished before."""
@@ -171,10 +168,9 @@ class Bar(Lines):
         """Name the run beside the bar."""
         self._shown.update(self._task, description=cell.title)
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """Move the bar on by a round."""
         self._shown.advance(self._task)
-        super().round(cell, record, alerts)
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
@@ -190,7 +186,7 @@ class NotebookDisplay(Callback):
 
     def __init__(self, num_rounds: int) -> None:
         """Show an empty output."""
-        self._num_rounds, self._done = num_rounds, 0
+        self._num_rounds, self._done, self._running = num_rounds, 0, ""
         self._lines: list[str] = []
         # Only there where notebooks are, and without types.
         display = import_module("IPython.display").display
@@ -198,16 +194,17 @@ class NotebookDisplay(Callback):
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Name the run in the last line."""
-        self._show(cell.title)
+        self._running = cell.title
+        self._show()
 
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """Count the round."""
         self._done += 1
-        super().round(cell, record, alerts)
-        self._show(cell.title)
+        self._show()
 
     def end(self, cell: Cell, end: End) -> None:
         """Keep the run's line, without seconds: a notebook's stored output would change with every execution."""
+        self._running = ""
         self.note(_line(cell, end))
 
     def note(self, text: str) -> None:
@@ -217,10 +214,11 @@ class NotebookDisplay(Callback):
 
     def close(self) -> None:
         """Leave the lines alone."""
+        self._running = ""
         self._show()
 
-    def _show(self, running: str = "") -> None:
-        last = [f"{running}, {self._done} of {counted(self._num_rounds, 'round')}"] if running else []
+    def _show(self) -> None:
+        last = [f"{self._running}, {self._done} of {counted(self._num_rounds, 'round')}"] if self._running else []
         self._output.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
 
 

@@ -162,17 +162,6 @@ def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list
     return method.label, [*settings_of(method.fields, "strategy.")]
 
 
-def _refuse_unnamed(config: ExperimentConfig) -> None:
-    """Check that the classes of a configuration can be found again by their import paths.
-
-    Raises:
-        UserError: one of them cannot.
-    """
-    for key, kind in (("strategy", type(config.strategy)), ("backbone", type(config.backbone))):
-        if is_own(kind):
-            _class_path(kind, key)
-
-
 def _refuse_import_of_script() -> None:
     """Check that this is not the second import of the script that runs, as which its own classes are read.
 
@@ -404,7 +393,9 @@ def _base(target: Target) -> Spec:
     if target is None:
         return Spec(kind="run", name="study", title="", methods=(REFERENCE,), seeds=(0,))
     if isinstance(target, ExperimentConfig):
-        _refuse_unnamed(target)
+        for key, kind in (("strategy", type(target.strategy)), ("backbone", type(target.backbone))):
+            if is_own(kind):  # found again by its import path
+                _class_path(kind, key)
         values = target.model_dump(mode="json", exclude={"choice", "replicate"})
         return spec_of({key: value for key, value in values.items() if (key, value) != ("name", "run")}, "study")
     return spec_of(target, "study") if isinstance(target, Mapping) else load_spec(str(target))

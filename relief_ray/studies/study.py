@@ -18,8 +18,13 @@ from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.report.build import FIGURES, build, write
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
+from relief_ray.report.figures.devices import allocation
+from relief_ray.report.figures.progress import curves
+from relief_ray.report.figures.style import save, sheet
+from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text
 from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.results import round_table
@@ -27,14 +32,14 @@ from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import costs_table, scores_table
 from relief_ray.strategies import REFERENCE
+from relief_ray.studies.plan import open_run
+from relief_ray.studies.reasons import Reasons, reasons_for
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 from relief_ray.support.files import disk_errors, write_atomic
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from relief_ray.studies.reasons import Reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ def judged(settings: Sequence[Comparison], registry: Registry) -> Verdicts:
         title = f"**{comparison.title}.** " if len(settings) > 1 else ""
         sentences.append(f"{comparison.title}: {sentence}" if len(settings) > 1 else sentence)
         parts.append(title + sentence)
-        parts += [] if judgement is None else [verdict_table(judgement, "verdicts").markdown()]
+        parts += [] if judgement is None else [verdict_table(judgement).markdown()]
     claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
     return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))
 
@@ -163,8 +168,6 @@ def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
     Raises:
         UserError: a method has no finished run, or none of the same fold and seed.
     """
-    from relief_ray.report.figures.timeline import featured
-
     if not methods:
         return featured(comparison)
     runs = [{r.replicate: r for r in comparison.runs_of(finished(comparison, name))} for name in methods]
@@ -312,8 +315,6 @@ class Run:
         Raises:
             UserError: the run's data are not there.
         """
-        from relief_ray.studies.plan import open_run
-
         setup = open_run(self.folder)
         kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
         return as_frame(
@@ -340,8 +341,6 @@ class Run:
         Raises:
             UserError: no such round or client, or the run's data are not there.
         """
-        from relief_ray.studies.reasons import reasons_for
-
         return reasons_for(self.folder, round, client, shown=self.folder.name)
 
     def __repr__(self) -> str:
@@ -460,8 +459,7 @@ class Study:
 
         They were shown when the runs began, and `relief-ray data describe` shows them again; empty: nothing is.
         """
-        loaded = [item.loaded for item in self._inventory.items if item.loaded is not None]
-        return tuple(dict.fromkeys(note for one in loaded for note in one.run.data_notes))
+        return tuple(dict.fromkeys(note for run in self.runs for note in run.record.data_notes))
 
     @property
     def frame(self) -> DataFrame:
@@ -553,8 +551,6 @@ class Study:
         Raises:
             UserError: the methods have no run of the same fold and seed, no such round, or no matplotlib.
         """
-        from relief_ray.report.figures.timeline import timeline
-
         runs = _drawn_runs(self._one(setting), [_name_in_tables(self.runs, method) for method in methods])
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
@@ -564,8 +560,6 @@ class Study:
         Raises:
             UserError: no run is finished, or matplotlib is not installed.
         """
-        from relief_ray.report.figures.progress import curves
-
         comparison = self._one(setting)
         return drawn(lambda path: curves(comparison, path), comparison.title)
 
@@ -581,19 +575,15 @@ class Study:
         Raises:
             UserError: no such figure, its records were not kept, or matplotlib is not installed.
         """
-        from relief_ray.report.build import FIGURES
-        from relief_ray.report.figures.devices import allocation
-        from relief_ray.report.figures.style import save, sheet
-
         if name not in FIGURES:
             raise UserError(f"figure {name!r}: unknown{nearest(name, FIGURES)}; expected one of {', '.join(FIGURES)}")
         if method is not None and name != "allocation":
             raise UserError(f"figure {name!r}: shows all methods; expected method= with 'allocation' alone")
         comparison = self._one(setting)
         if method is None:
-            plot = FIGURES[name](comparison, name)
+            plot = FIGURES[name](comparison)
         else:
-            plot = allocation(comparison, name, finished(comparison, _name_in_tables(self.runs, method)))
+            plot = allocation(comparison, finished(comparison, _name_in_tables(self.runs, method)))
         if plot is None:
             needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
             raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
@@ -614,8 +604,6 @@ class Study:
         Raises:
             UserError: the folder cannot be written.
         """
-        from relief_ray.report.build import build, write
-
         home = self.folder if self.folder.is_dir() else self.folder.parent
         place = home / "report" if folder is None else Path(folder)
         write(build(self._inventory, registry_of(self.folders)), place)

@@ -21,6 +21,7 @@ from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
+from relief_ray.records.facts import data_facts
 from relief_ray.records.identity import why_closed
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
 from relief_ray.report.runs import Loaded
@@ -105,11 +106,9 @@ def _windows_of(loaded: Loaded) -> list[int]:
     Raises:
         UserError: it has none.
     """
-    rows = loaded.run.coverage.get("clients")
-    counts = [row.get("train") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not counts or not all(isinstance(row, list) for row in counts):
+    if (facts := data_facts(loaded.run)) is None:
         raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
-    return [sum(int(str(n)) for n in row) for row in counts if isinstance(row, list)]
+    return [client.windows for client in facts.clients]
 
 
 def _recorded_clocks(loaded: Loaded) -> dict[str, TimeModel]:
@@ -215,7 +214,7 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Model) ->
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    reference = hardware.reference(record.participants) if record.fedavg else {}
+    reference = hardware.fedavg_reference(record.participants) if record.fedavg else {}
     if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
@@ -229,7 +228,7 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
 
 def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
-    planning, reference = loaded.run.planning_model, hardware.reference()
+    planning, reference = loaded.run.planning_model, hardware.fedavg_reference()
     target_s = hardware.strategy.insight.deadline_s
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
@@ -237,7 +236,7 @@ def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
         work = _charged(record, before, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = hardware.reference(record.participants) if record.fedavg else reference
+        mine = hardware.fedavg_reference(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
             "deadline_s": target_s and record.deadline_s and target_s(hardware.context(record.round)),

@@ -134,7 +134,8 @@ def value_text(value: object) -> str:
         return "null" if value is None else ".."
     if isinstance(value, str) and (value.strip() != value or _MISREAD.fullmatch(value)):
         return json.dumps(value, ensure_ascii=False)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+    return re.sub(r"^(-?)(inf|nan)$", r"\1.\2", text) if isinstance(value, float) else text
 
 
 class UserError(ValueError):
@@ -151,6 +152,10 @@ class ClientFailed(RuntimeError):
 
 class UserCodeFailed(ClientFailed):
     """Error raised in a file of the user's own, by a method on the server too; the message names file and line."""
+
+
+class CoordinatorLost(RuntimeError):
+    """Raised where Ray or the process that runs the rounds does not come up, or dies or freezes again and again."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

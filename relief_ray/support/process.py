@@ -44,8 +44,8 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
     """CPU quotas, in cores, of all groups that this process is in."""
     yield float(os.cpu_count() or 1)
     for folder in _groups("cpu", root):
-        quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
-        words = _text(folder / "cpu.max").split()
+        quota, period = number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")
+        words = text_in(folder / "cpu.max").split()
         if len(words) == 2 and words[0].isdecimal():
             quota, period = int(words[0]), int(words[1])
         if quota is not None and period and quota > 0:
@@ -56,14 +56,14 @@ def memory_bytes(root: Path = Path("/")) -> int:
     """Memory that this process may use, in bytes: the machine's, at most its groups' limits."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     names = ("memory.max", "memory.limit_in_bytes")
-    limits = (_number(folder / name) for folder in _groups("memory", root) for name in names)
+    limits = (number_in(folder / name) for folder in _groups("memory", root) for name in names)
     return min(machine, *(limit for limit in limits if limit), machine)
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Folders of this process's groups, innermost first; in a container the path may be the host's, and be absent."""
     mount = root / "sys" / "fs" / "cgroup"
-    for line in _text(root / "proc" / "self" / "cgroup").splitlines():
+    for line in text_in(root / "proc" / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -73,14 +73,18 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == tree or tree in folder.parents)
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _text(path: Path) -> str:
+def number_in(path: Path) -> int | None:
+    """The whole number in a small file of the system; None where there is none."""
     try:
-        return path.read_text()
+        return int(text_in(path))
+    except ValueError:
+        return None
+
+
+def text_in(path: Path) -> str:
+    """The text in a small file of the system; empty where it is not there or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
     except OSError:
         return ""
 

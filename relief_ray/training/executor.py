@@ -24,7 +24,9 @@ from relief_ray.core.messages import (
     ClientId,
     ClientState,
     EvalTarget,
+    Models,
     Receipt,
+    States,
     Trained,
     Update,
     WeightedSum,
@@ -87,9 +89,9 @@ class Worker:
     def train_blocks(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         blocks: Sequence[Sequence[Assignment]],
-        states: Mapping[ClientId, ClientState],
+        states: States,
     ) -> Iterator[BlockResult]:
         """Yield the results of blocks of consecutive clients in order, lazily; the caller owns what it received.
 
@@ -112,7 +114,7 @@ class Worker:
     def _sum_block(
         self,
         updates_with_loans: Iterable[tuple[Update, bool]],
-        states: Mapping[ClientId, ClientState],
+        states: States,
         is_watched: bool,
     ) -> BlockResult:
         """Validate each update and add it to the sums before the next one is computed."""
@@ -144,9 +146,9 @@ class Worker:
 
     def evaluate(
         self,
-        models: Mapping[str, Params],
+        models: Models,
         targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
+        states: States,
         part: str,
         share: tuple[int, int] = (0, 1),
     ) -> dict[str, Tensor]:
@@ -201,7 +203,7 @@ class Worker:
             lambda: prepare(self._readable(name, windows), *arguments),
         )
 
-    def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
+    def _load(self, models: Models, target: EvalTarget, states: States) -> None:
         info = self.job.fleet[target.client or 0]
         state = NO_STATE if target.client is None else states.get(target.client, NO_STATE)
         context = ClientContext(
@@ -215,16 +217,11 @@ class Worker:
         task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
         load_model(self.trainer.theta, context, task)
         scale_adapters(self.backbone, 1.0)
-        if self.backbone.statistics:
-            self._load_statistics(of_statistics(state))
-
-    def _load_statistics(self, kept: Params) -> None:
-        """Set BatchNorm's running statistics: the client's own, or those of the calibration windows under the model."""
-        if kept:
+        # BatchNorm's running statistics are the client's own, or those of the calibration windows under the model.
+        if kept := of_statistics(state):
             self.backbone.statistics.load(kept)
-            return
-        assert self.job.calibration is not None, "set for every backbone with statistics"
-        calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
+        elif self.job.calibration is not None:
+            calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
 
 
 class ClientRuns:
@@ -238,9 +235,9 @@ class ClientRuns:
     def updates(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         blocks: Sequence[Sequence[Assignment]],
-        states: Mapping[ClientId, ClientState],
+        states: States,
         *,
         reuses_memory: bool,
     ) -> Iterator[tuple[Update, bool]]:
@@ -337,18 +334,18 @@ class SerialExecutor:
     def train(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         tasks: Sequence[Assignment],
-        states: Mapping[ClientId, ClientState],
+        states: States,
     ) -> Trained:
         """Train one round's assignments and sum their updates."""
         return combine(self._worker.train_blocks(round_, models, blocks(tasks), states))
 
     def evaluate(
         self,
-        models: Mapping[str, Params],
+        models: Models,
         targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
+        states: States,
         part: str,
     ) -> Mapping[str, Tensor]:
         """Confusion matrices of every target on the windows of ``part``."""

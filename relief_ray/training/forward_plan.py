@@ -176,15 +176,13 @@ def spread(values: Tensor, batch: int) -> Tensor:
     return values if len(values) == batch else values.expand(batch, *values.shape[1:])
 
 
-@torch.no_grad()
 def _zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
     """One row of zeros, in its true shape, for every feature that ``zero_feature`` replaces."""
     if not (plan.zero_features and plan.shared_absent):
         return {}
-    values: Values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
-    for stage in stages_for(backbone, plan.zero_features, frozenset()):
-        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-    return {_zero_key(s): torch.zeros_like(values[s]) for s in plan.zero_features}
+    stages = [s for s in backbone.stages if s.spec.id in plan.zero_features]
+    sizes = zip(stages, output_shapes(backbone, stages), strict=True)
+    return {_zero_key(stage.spec.id): torch.zeros(size, device=backbone.device) for stage, size in sizes}
 
 
 def _zero_key(stage: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from relief_ray.core.client import ClientProgram
-from relief_ray.core.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
+from relief_ray.core.messages import ClientId, Fleet, Receipt, Reduced, Reduction, States, Trained, Update
 from relief_ray.core.protocols import Planner
 from relief_ray.core.streams import Streams
 from relief_ray.data.dataset import DataReference
@@ -91,7 +91,7 @@ class BlockResult:
 
     sums: Sums
     receipts: tuple[Receipt, ...]
-    states: Mapping[ClientId, ClientState]
+    states: States
     rejected: Mapping[ClientId, LeftOut] = field(default_factory=dict)
     refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()

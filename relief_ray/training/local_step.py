@@ -19,6 +19,7 @@ from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Assignment, StageTimes
 from relief_ray.models.modes import TrainingMode
+from relief_ray.plugins.blame import require, users_function
 from relief_ray.support.process import Autocast, Moment, casting, moment, seconds_between
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
@@ -174,6 +175,23 @@ def is_mean_over_windows(program: ClientProgram) -> bool:
     return program.is_mean or program.objective is task_loss
 
 
+def backward(loss: Tensor, objective: Callable[..., object]) -> None:
+    """Add the gradient of what an objective returned; nothing for a constant.
+
+    Raises:
+        UserCodeFailed: autograd cannot take it through a user's objective, which changed in place what it had used.
+    """
+    try:
+        if loss.requires_grad:
+            torch.autograd.backward(loss)
+    except RuntimeError as error:
+        is_autograds = any(words in str(error) for words in ("inplace operation", "a second time"))
+        if users_function(objective) is None or not is_autograds:
+            raise
+        said = f"returned a loss whose gradient fails ({error}), expected one that autograd takes; change none in place"
+        require(objective, "client.objective", "", lambda: said)
+
+
 def objective_inputs(run: LoadedRun, device: torch.device, forward: Callable[[], Values]) -> Values:
     """Run ``forward`` and return the outputs that the objective reads: logits and taps, always float32."""
     with casting(run.autocast, device):
@@ -201,8 +219,7 @@ def _single_pass(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observ
     if is_observed:
         observe_batch(run, step)
     forwarded = clock.add("forward", began)
-    if loss.requires_grad:
-        torch.autograd.backward(loss)
+    backward(loss, run.program.objective)
     clock.add("backward", forwarded)
     return loss.detach()
 
@@ -218,8 +235,7 @@ def _weighted_parts(
         if is_observed:
             outputs.append(_copies(values))
         forwarded = clock.add("forward", began)
-        if loss.requires_grad:
-            torch.autograd.backward(loss)
+        backward(loss, run.program.objective)
         clock.add("backward", forwarded)
         losses.append(loss.detach())
     if is_observed:
@@ -241,7 +257,7 @@ def _two_passes(
         observe_batch(run, step)
     forwarded, start = clock.add("forward", began), 0
     # Terms of parameters alone get their gradient here; the rest stops at the leaves.
-    torch.autograd.backward(loss)
+    backward(loss, run.program.objective)
     clock.add("backward", forwarded)
     run.mode.again(drawn)  # the second pass drops what the first one dropped
     for part in parts:

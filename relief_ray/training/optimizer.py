@@ -173,26 +173,16 @@ class LocalOptimizer:
         if self._is_direct:
             for slot in slots:
                 slot.count += 1
-            self._kernel(*moved, [_step_number(s.count) for s in slots], lr)
+            self._kernel(lr, *moved, [_step_number(s.count) for s in slots])
         else:
             function = adam if self._rule.name == "adam" else adamw
             steps, decay = [s.steps for s in slots], self._rule.weight_decay
             function(*moved, steps, foreach=False, fused=self._fused, lr=lr, weight_decay=decay, **_ADAM)
 
-    def _kernel(
-        self,
-        values: list[Tensor],
-        gradients: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        largest: list[Tensor],
-        steps: list[Tensor],
-        lr: float,
-    ) -> None:
-        """Call torch's fused kernel of Adam or AdamW."""
+    def _kernel(self, lr: float, *moved: list[Tensor]) -> None:
+        """Call the fused kernel of Adam or AdamW on values, gradients, means, squares, largest squares and steps."""
         kernel = torch._fused_adam_ if self._rule.name == "adam" else torch._fused_adamw_
-        decay = self._rule.weight_decay
-        kernel(values, gradients, means, squares, largest, steps, lr=lr, weight_decay=decay, **_ADAM)
+        kernel(*moved, lr=lr, weight_decay=self._rule.weight_decay, **_ADAM)
 
     def _sgd_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
         """Take a step of SGD; velocities that begin at zero give the same first step as none."""
@@ -217,7 +207,7 @@ class LocalOptimizer:
         pieces = zip(torch.split(p.view(-1), LARGE), torch.split(p.grad.reshape(-1), LARGE), strict=True)
         for values, gradient in pieces:
             mean, square = self._zero_moments(values)
-            self._kernel([values], [gradient], [mean], [square], [], [_step_number(1)], lr)
+            self._kernel(lr, [values], [gradient], [mean], [square], [], [_step_number(1)])
         p.grad = None
         return True
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from relief_ray.training.local_step import (
     GroupVectors,
     LoadedRun,
     Stopwatch,
+    backward,
     objective_inputs,
     observe_batch,
 )
@@ -44,12 +46,9 @@ from relief_ray.training.trainer import Trainer
 # CUDA graphs of training steps: a step recorded once and replayed spares the launch of each of its kernels.
 
 
-class GraphMemory:
-    """A memory pool shared by CUDA graphs that never run at the same time; ``handle`` is None on a CPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Reserve a pool handle if ``device`` is a GPU."""
-        self.handle = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+def graph_memory(device: torch.device) -> Any:
+    """Reserve a memory pool that CUDA graphs share which never run at the same time; None on a CPU."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 class CudaGraphStep:
@@ -61,7 +60,7 @@ class CudaGraphStep:
     runs.
     """
 
-    def __init__(self, device: torch.device, memory: GraphMemory) -> None:
+    def __init__(self, device: torch.device, memory: Any) -> None:
         """Prepare a graph on ``device``; nothing is recorded yet."""
         self._memory, self._num_calls = memory, 0
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
@@ -79,7 +78,7 @@ class CudaGraphStep:
     def _record(self, graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> bool:
         usual = torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, pool=self._memory.handle):
+            with torch.cuda.graph(graph, pool=self._memory):
                 step()
         except RuntimeError as error:
             # A recording that was broken off may leave its stream current.
@@ -246,7 +245,7 @@ class StackedStep:
     The tensors keep their place from one step to the next, so that a GPU can replay a recorded step.
     """
 
-    def __init__(self, stacked: StackedRound, kind: StepRange, memory: GraphMemory) -> None:
+    def __init__(self, stacked: StackedRound, kind: StepRange, memory: Any) -> None:
         """Select the clients' tensors; ``kind``: any of the steps."""
         self._round, self._clients = stacked, kind.clients
         self._members = range(kind.first, kind.last)
@@ -278,8 +277,7 @@ class StackedStep:
         if is_observed:
             for i in self._members:
                 observe_batch(stacked.runs[i], self._local_step(i, values, labels))
-        if losses.requires_grad:
-            torch.autograd.backward(losses.sum())
+        backward(losses.sum(), stacked.program.objective)
         self._optimizer_step()
         stacked.losses[self._clients].add_(losses.detach() * labels.shape[1])
 
@@ -464,7 +462,7 @@ class StackedTrainer:
     def _epochs(self, stacked: StackedRound) -> None:
         """Run all epochs; the measured seconds count as every client's backward pass, in equal shares."""
         device = self._trainer.device
-        clock, memory = Stopwatch(on_gpu=device.type == "cuda"), GraphMemory(device)
+        clock, memory = Stopwatch(on_gpu=device.type == "cuda"), graph_memory(device)
         ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)
         steps = {kind: StackedStep(stacked, r, memory) for kind, r in {r.kind: r for r in ranges}.items()}
         orders = [r.context.streams.torch("batches", r.context.round, r.context.info.id) for r in stacked.runs]
@@ -475,16 +473,12 @@ class StackedTrainer:
             stacked.losses.zero_()
             for step in ranges:
                 steps[step.kind].take(order[step.clients, step.windows], is_observed)
-        seconds, losses = seconds_between(began, clock.read()), _values(stacked.losses)
+        # Losses are read once a round, so that a GPU is not synchronised in every step.
+        seconds, losses = seconds_between(began, clock.read()), stacked.losses.tolist()
         for run, num, loss in zip(stacked.runs, stacked.num_windows, losses, strict=True):
             run.clock.backward_s += seconds / len(losses)
             run.clock.loss = loss / num
             run.clock.num_steps = num_steps(num, num_epochs, self._trainer.config.batch_size)
-
-
-def _values(losses: Tensor) -> list[float]:
-    """The losses as numbers: read once a round, so that a GPU is not synchronised in every step."""
-    return [float(loss) for loss in losses.cpu()]
 
 
 def _shuffled(num_windows: Sequence[int], orders: Sequence[torch.Generator]) -> Tensor:

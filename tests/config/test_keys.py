@@ -1,14 +1,16 @@
 """The table of configuration keys: complete, as the classes have it, and quick to answer a wrong key."""
 
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, all_keys, parse
+from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, parse, read_settings
 from relief_ray.config.keys import Key, in_words, nearest_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
@@ -131,7 +133,7 @@ def test_whole_sections_are_set_before_their_keys():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"fleet": {"owned": {"C": 3}}}, r"fleet.owned.C = 3: expected a list of text; write fleet.owned.C=\[3\]"),
+        ({"fleet": {"owned": {"C": 3}}}, r"fleet.owned.C = 3: expected a list of text$"),
         ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
         ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
         ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),
@@ -144,6 +146,61 @@ def test_whole_sections_are_set_before_their_keys():
 def test_a_wrong_value_is_answered_with_what_fits(values, message):
     with pytest.raises(UserError, match=message):
         parse(values)
+
+
+# Settings that a message tells to write; and what may be wrong with one that has the right form: the data lack it.
+ADVISED = re.compile(
+    r"(?:write|e\.g\.|set|take) (?:--set )?'?([a-z_]+(?:\.\w+)*=.+?)'?(?: \(the default\)|;| or |$)", re.M
+)
+ELSEWHERE = re.compile(r"\] unknown, dsa_mini has|only 'dsa' has selectable units")
+SLIPS = (
+    "wrong", "[[]]", "-1", "0", "1.5", "3", "10000000000", "{a: {b: 1}}", "[1", "[a]", "null", "true", "''", ".nan",
+    "a b", "no", "1e3", "[1, [2]]",
+)  # fmt: skip
+
+
+@pytest.mark.ci
+def test_every_advised_setting_is_taken_when_it_is_typed():
+    """With each key, whatever was written for it."""
+    counts, refused = Counter(), []
+    for key in all_keys():
+        section = key.key.partition(".")[0]
+        first = {section: key.of} if key.of else {}
+        first |= {"choice": {"kind": "try", "parameters": ["rounds"]}} if section == "choice" else {}
+        for slip in SLIPS:
+            typed = f"{key.key}={slip}"
+            try:
+                parse(assign(first, read_settings([typed])))
+            except UserError as error:
+                advised = ADVISED.findall(str(error))
+            else:
+                continue
+            counts[bool(advised)] += 1
+            for line in advised:  # in the place of what was typed, or beside it
+                settings = [line] if line.startswith(key.key) else [typed, line]
+                try:
+                    parse(assign(first, read_settings(settings)))
+                except UserError as error:
+                    if not ELSEWHERE.search(str(error)):
+                        refused.append((typed, line, str(error)))
+    assert not refused and counts[True] > 2000 > 4 * counts[False]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("data.subjects=true", "e.g. data.subjects=[] (the default)"),
+        ("data.subjects=1", "write data.subjects=[1]"),
+        ("evaluation.parts=validation", "write evaluation.parts=[validation]"),
+        ("evaluation.parts=wrong", "e.g. evaluation.parts=[test] (the default)"),
+        ("data.units='on, off'", 'write data.units=["on, off"]'),
+        ("data.units=[T", "e.g. data.units=[] (the default)"),
+    ],
+)
+def test_brackets_are_advised_around_what_a_list_may_hold(typed, said):
+    with pytest.raises(UserError) as told:
+        parse(assign({}, read_settings([typed])))
+    assert str(told.value).endswith(said)
 
 
 def test_the_help_loads_no_library():

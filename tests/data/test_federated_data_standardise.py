@@ -44,3 +44,28 @@ def test_a_still_channel_is_not_blown_up() -> None:
 def test_modality_without_owner() -> None:
     with pytest.raises(UserError, match="'mag' is a modality without owner"):
         standardisation(np.ones((50, 3), np.float32), COLUMNS, 10, [np.array([0])], [{"acc"}])
+
+
+def standardised(signal: np.ndarray) -> np.ndarray:
+    """The rows as a client's windows hold them."""
+    everything = [np.arange(0, len(signal) - 20, 5)]
+    mean, std = standardisation(signal, COLUMNS, 20, everything, [{"acc", "mag"}])
+    return (signal - mean) / std
+
+
+# A channel around zero, one far from it, and one that moves by a thousandth of what it stands at.
+SIGNAL = (np.random.default_rng(7).normal(size=(400, 3)) * [1, 50, 1e-3] + [0, -1000, 1]).astype(np.float32)
+
+
+@pytest.mark.parametrize("power", range(-23, 24))
+def test_data_in_a_unit_of_a_power_of_two_give_the_same_bits(power: int) -> None:
+    np.testing.assert_array_equal(standardised(SIGNAL * np.float32(2.0**power)), standardised(SIGNAL))
+
+
+@pytest.mark.parametrize("power", range(-9, 10))
+def test_data_in_another_unit_give_the_same_windows(power: int) -> None:
+    """Up to the rounding of the readings themselves: a channel that moves by 0.1 % of its level has fewer digits."""
+    for channel, tolerance in ((0, 1e-5), (1, 1e-4), (2, 1e-3)):
+        scaled, plain = (standardised(SIGNAL * np.float32(s))[:, channel] for s in (10.0**power, 1.0))
+        np.testing.assert_allclose(scaled, plain, atol=tolerance, rtol=1e-5)
+        assert abs(scaled.std() - 1.0) < 0.1, "no channel is taken for one that stands still"

@@ -31,7 +31,7 @@ def test_pieces_are_consecutive_and_complete(num_windows: int, num_pieces: int) 
 
 
 def test_clients_are_numbered_subject_by_subject() -> None:
-    assert clients_of((3, 2)) == [range(0, 3), range(3, 5)]
+    assert clients_of(2, 5) == [range(0, 3), range(3, 5)]
 
 
 @given(st.integers(0, 500), st.one_of(st.none(), st.integers(1, 50)))

@@ -10,7 +10,7 @@ import pytest
 
 from relief_ray.data import Dataset, load_dataset
 from relief_ray.data.checks import structure
-from relief_ray.data.dataset import BOUTS, FILLED, LABELS, SIGNAL, write_entry
+from relief_ray.data.dataset import parse_source, store
 from relief_ray.data.describe import verify
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
@@ -83,7 +83,7 @@ def test_an_altered_cache_is_noticed(
 
 @pytest.mark.parametrize("resealed", [False, True])
 def test_swapped_labels_in_the_cache_are_noticed(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resealed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resealed: bool
 ) -> None:
     """Also where the entry was written anew, digests and all: the raw files say otherwise."""
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
@@ -92,8 +92,12 @@ def test_swapped_labels_in_the_cache_are_noticed(
     labels[labels == 3] = 5
     if resealed:
         shutil.rmtree(folder)
-        arrays = {SIGNAL: mini.signal(), LABELS: labels, BOUTS: dataset.bouts, FILLED: dataset.filled}
-        write_entry(folder, arrays, "real", dict(dataset.facts), dataset.sensors)
+        before, after = dataset.spec.labels[3], dataset.spec.labels[5]
+        swapped = [
+            replace(each, labels=np.where(each.labels == before, np.int16(after), each.labels))
+            for each in parse_source(dataset.spec, dataset.source)
+        ]
+        store(dataset.spec, swapped, dataset.source, folder)
         assert (load_dataset("dsa_mini").labels == labels).all()
     else:
         np.save(folder / "labels.npy", labels)

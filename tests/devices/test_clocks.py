@@ -86,6 +86,21 @@ def test_a_users_clock_by_hand(write):
     assert restore_clock(path, clocks[path].model_dump(mode="json")) == clocks[path]
 
 
+def test_a_users_clock_on_a_fitted_one_takes_its_utilisation(write):
+    text = """
+from typing import Literal
+
+from relief_ray.devices.time import Split
+
+
+class Mine(Split):
+    about = "as Split"
+    kind: Literal["mine"] = "mine"
+"""
+    path = f"{write(text)}:Mine"
+    assert build_clocks(context(), path)[path].utilisation == context().utilisation["split"]
+
+
 def test_an_instance_is_taken_as_it_is(write):
     path = f"{write(CLOCK)}:FAST"
     clock = build_clocks(context(), path)[path]

@@ -20,7 +20,7 @@ from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import as_json
 from relief_ray.report.frames import read_cells
 from relief_ray.report.remarks import remarks
-from relief_ray.report.runs import is_pooled, load_runs, take_inventory, variant_names
+from relief_ray.report.runs import load_runs, take_inventory, variant_names
 from relief_ray.strategies import about_of, facts_of
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.support.errors import UserError
@@ -251,7 +251,7 @@ def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path)
         "varied": (),
     }
     (loaded,) = load_runs([tmp_path / "run"])
-    assert not is_pooled(loaded)
+    assert not loaded.pooled
     drive(with_strategy("fedavg"), tmp_path / "fedavg")
     cells = read_cells([tmp_path / "run", tmp_path / "fedavg"])
     small = [(r.label, condense(r.run, r.rounds)) for r in load_runs([tmp_path / "run", tmp_path / "fedavg"])]
@@ -385,7 +385,7 @@ def test_fleet_shows_the_deadline_of_a_users_method(hooked):
 def test_a_users_bound_on_pooled_data_is_known_as_one(write, tmp_path):
     drive(with_strategy(f"{write('POOLED = True' + HOOKS)}:Hooked"), tmp_path / "run")
     (loaded,) = load_runs([tmp_path / "run"])
-    assert is_pooled(loaded) and loaded.run.method.pooled and loaded.run.warnings == ()
+    assert loaded.pooled and loaded.run.method.pooled and loaded.run.warnings == ()
 
 
 MEDIAN = """

@@ -1,43 +1,48 @@
-"""The page on reliability names tests that exist, and says of each whether it is slow."""
+"""The page on reliability names tests that exist, a promise and a test in every row, and each test with its mark."""
 
-import ast
 import re
-from pathlib import Path
 
-from tests.pages import ROOT
+import pytest
 
-
-def slow_by_test(path: Path) -> dict[str, bool]:
-    """Name the tests of a file, functions of the module, and say whether all cases of each are marked `slow`."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    marks = [
-        node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    ]
-    of_file = [mark for value in marks for mark in (value.elts if isinstance(value, ast.List) else [value])]
-    return {
-        node.name: "pytest.mark.slow" in map(ast.unparse, (*node.decorator_list, *of_file))
-        for node in body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
+from tests.reliability import PAGE, marked, marks_of, named_in
 
 
-def test_slow_marks_are_read_from_functions_and_files(tmp_path):
+def test_marks_are_read_from_functions_and_files(tmp_path):
     path = tmp_path / "test_a.py"
     cases = "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.slow)])\n"
     path.write_text(
         f"@pytest.mark.slow\ndef test_a(): ...\n{cases}def test_b(x):\n    def test_c(): ...\ndef helper(): ...\n"
+        "@pytest.mark.ci\n@pytest.mark.ray\ndef test_d(): ...\n"
     )
-    assert slow_by_test(path) == {"test_a": True, "test_b": False}
-    for marks in ("pytest.mark.slow", "[pytest.mark.ray, pytest.mark.slow]"):
-        path.write_text(f"pytestmark = {marks}\ndef test_a(): ...\n")
-        assert slow_by_test(path) == {"test_a": True}
+    assert marks_of(path) == {"test_a": "slow", "test_b": "", "test_d": "ci"}
+    for number, marks in enumerate(("pytest.mark.slow", "[pytest.mark.ray, pytest.mark.slow]")):
+        other = tmp_path / f"test_{number}.py"
+        other.write_text(f"pytestmark = {marks}\ndef test_a(): ...\n@pytest.mark.ci\ndef test_b(): ...\n")
+        assert marks_of(other) == {"test_a": "slow", "test_b": "slow"}
 
 
-def test_every_test_that_the_page_on_reliability_names_exists_and_is_slow_where_the_page_says_so():
-    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`( \(slow\))?", text)
-    assert len(named) > 60 and len(named) == text.count("`tests/")
-    for path, name, slow in named:
-        assert (ROOT / path).is_file(), path
-        if name:
-            assert slow_by_test(ROOT / path).get(name) == bool(slow), f"{path}::{name}: no such test, or its (slow)"
+def test_the_page_is_as_the_tests_are():
+    text = PAGE.read_text(encoding="utf-8")
+    assert marked(text) == text, "python -m tests.reliability --write"
+    assert len(named_in(text)) > 110 and text.count("`tests/") >= len(named_in(text))
+
+
+def test_a_wrong_mark_is_mended_and_a_test_that_is_gone_is_refused():
+    mine = "tests/project/test_reliability.py"
+    right = f"`{mine}::test_the_page_is_as_the_tests_are`; `{mine}`"
+    assert marked(right.replace("are`", "are` (slow)")) == right and named_in(right) == [right.split("`")[1], mine]
+    for gone in (f"`{mine}::test_nothing`", "`tests/test_nothing.py`"):
+        with pytest.raises(SystemExit, match="no such test; name one that is there"):
+            marked(gone)
+
+
+def test_every_row_has_a_case_a_promise_and_a_test():
+    tables = re.split(r"^\| case \| what is promised \| test \|$", PAGE.read_text(encoding="utf-8"), flags=re.M)
+    rows = [line for table in tables[1:] for line in table.split("\n\n")[0].splitlines()[2:]]
+    assert len(rows) > 90
+    for row in rows:
+        # A bar within code would be a column of its own.
+        case, promise, test = (
+            cell.strip() for cell in re.sub(r"`[^`]*`", lambda m: m[0].replace("|", " "), row)[1:-1].split("|")
+        )
+        assert case and promise and named_in(test), row

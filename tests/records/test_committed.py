@@ -12,7 +12,7 @@ from relief_ray.records.committed import condense, pick, read_committed, write_c
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
-from tests.sealed import put_page
+from tests.sealed import page, put_page
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -85,6 +85,15 @@ def test_a_cell_is_picked_by_name_or_beginning(written):
 def test_other_targets_are_refused_with_what_there_is(written, target, message):
     with pytest.raises(UserError, match=message):
         pick(target.format(written))
+
+
+def test_a_row_of_more_values_than_a_round_has_is_refused(tmp_path, written):
+    content = page(written)
+    row = next(iter(content["cells"].values()))["rounds"][0]
+    row += [{}] * (7 - len(row)) + [99]
+    put_page(tmp_path / "cells.json", content)
+    with pytest.raises(UserError, match=r"values in a row, expected at most 7"):
+        read_committed(tmp_path)
 
 
 def test_a_damaged_file_is_named(tmp_path):

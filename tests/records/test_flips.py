@@ -9,7 +9,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 from relief_ray.data import dataset as cached
+from relief_ray.data.loader import Recording
+from relief_ray.data.registry import get_spec
+from relief_ray.data.source import Source
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import (
     CLAIMS_FILE,
@@ -197,9 +200,16 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     change_run(run, config=read_run(run).config | {"rounds": 3})
     signal = np.arange(120, dtype=np.float32).reshape(40, 3)
-    labels, bouts = np.arange(40, dtype=np.int16), np.array([[0, 0, 40]])
-    arrays = {cached.SIGNAL: signal, cached.LABELS: labels, cached.BOUTS: bouts, cached.FILLED: labels > 30}
-    cached.write_entry(tmp_path / "entry", arrays, "real", {"1": {"longest_walk_s": 0.5}}, [])
+    recording = Recording(
+        subject=1,
+        signal=signal,
+        labels=np.arange(40, dtype=np.int16),
+        bouts=np.array([[0, 40]]),
+        facts={"longest_walk_s": 0.5},
+        filled=signal > 90,
+    )
+    spec = replace(get_spec("mhealth"), modalities=(("acc", 3),), max_abs=())
+    cached.store(spec, [recording], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 60, 20, seed=1)

@@ -134,7 +134,8 @@ def test_what_was_counted_over_rounds_comes_back_with_the_checkpoint(path, scena
     checkpoint.save(path, again, scenario.BINDING)
     with RunFolder.resume(path, min_free_bytes=0) as folder:
         restored = restore(folder, scenario.BINDING)
-    resumed = LeftOutLog.resumed(restored.checkpoint.tally.left_out, restored.last)
+    entries = {(entry.client, entry.cause): entry for entry in restored.checkpoint.tally.left_out}
+    resumed = LeftOutLog(entries=entries, last=restored.last.left_out)
     assert restored.checkpoint.tally == tally
     assert (resumed.entries, resumed.last, resumed.summary()) == (log.entries, log.last, left_out_of(records))
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import ClientView, EvalPlan, EvalTarget
 from relief_ray.records.metrics import accuracy, class_f1, constant_f1, macro_f1, summarise
+from relief_ray.records.schema import Metrics
 from relief_ray.training.evaluation import confusion
 
 # Subject a: three right, one of class 0 taken for 1; subject b: class 1 always taken for 0; class 2 never met.
@@ -46,6 +47,16 @@ def test_a_class_that_is_only_guessed_counts_as_zero():
     assert macro_f1(torch.tensor([[1, 1], [0, 0]])) == pytest.approx((2 / 3 + 0.0) / 2)
 
 
+def test_a_class_that_nobody_showed_or_guessed_has_no_f1():
+    """One that occurs and is never found has 0, and so has one that is only guessed."""
+    counts = torch.tensor([[[3, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]])
+    plan = EvalPlan(canonical=EvalTarget(label="global"))
+    metrics = summarise({"global": counts}, plan, (), ["a"])
+    assert metrics.f1_by_class == (pytest.approx(6 / 10), 0.0, None, 0.0)
+    assert metrics.f1 == pytest.approx(6 / 10 / 3) == macro_f1(counts[0])
+    assert Metrics.model_validate_json(metrics.model_dump_json()) == metrics
+
+
 def test_one_class_only():
     assert macro_f1(torch.tensor([[4, 0], [0, 0]])) == 1.0
 
@@ -65,7 +76,8 @@ def test_canonical_model():
     assert metrics.f1_rare == pytest.approx((pooled + macro_f1(torch.tensor(FIRST))) / 2)
     assert metrics.f1_by_subject == {"a": macro_f1(torch.tensor(FIRST)), "b": 0.0}
     assert metrics.f1_rare_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)
-    assert metrics.f1_by_class == pytest.approx((4 / 7, 2 / 5, 0.0))
+    assert metrics.f1_by_class[:2] == pytest.approx((4 / 7, 2 / 5))
+    assert metrics.f1_by_class[2] is None, "the third class neither occurs nor is guessed"
     assert metrics.accuracy == pytest.approx(0.5) and metrics.num_windows == 6
     assert metrics.confusion == ((tuple(FIRST[0]), tuple(FIRST[1]), (0, 0, 0)), ((0, 0, 0), (2, 0, 0), (0, 0, 0)))
     assert metrics.f1_fleet is None and metrics.f1_by_client == {}

@@ -239,7 +239,7 @@ def test_without_claims_nothing_is_judged(runs, make):
 
 def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
     (judgement,), _ = judge([compare_runs(runs)], registry(BETTER, {**BETTER, "margin": 1.0, "text": "V1 is no worse"}))
-    table = verdict_table(judgement, "v")
+    table = verdict_table(judgement)
     assert [row.name for row in table.rows] == [
         "v1 > fedavg in F1", "V1 is no worse (v1 not worse than fedavg by 1 point in F1)",
     ]  # fmt: skip

@@ -62,6 +62,26 @@ def test_other_experiments_are_refused_with_the_key(make):
     assert [r.label for r in compare_runs([make("fedavg"), make("v1", seed=5)]).rows] == ["fedavg", "v1"]
 
 
+@pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
+def test_partitions_that_are_drawn_anew_for_each_seed_are_one_experiment(make, partition):
+    def of(name, seed, drawn, **more):
+        data = {"name": "dsa", "partition": partition, "seed": drawn}
+        return make(name, seed=seed, extra={"data": data, **more})
+
+    rows = compare_runs([of(name, seed, seed) for name in ("fedavg", "v1") for seed in (0, 1, 2)]).rows
+    assert [(row.label, row.num_runs) for row in rows] == [("fedavg", 3), ("v1", 3)]
+    again = [of(name, 40 + number, number, replicate=number) for name in ("fedavg", "v1") for number in (0, 1)]
+    assert len(compare_runs(again, parsed=as_read).rows) == 2
+    for runs in ([of("fedavg", 0, 0), of("v1", 0, 1)], [of("fedavg", 0, 3), of("fedavg", 1, 4)]):
+        with pytest.raises(UserError, match=r"differ in data\.seed = "):
+            compare_runs(runs)
+    named = [of(name, seed, 0) for name in ("fedavg", "v1") for seed in (0, 1, 2)]  # one partition for all
+    assert [(row.label, row.num_runs) for row in compare_runs(named).rows] == [("fedavg", 3), ("v1", 3)]
+    dealt = [make("fedavg", seed=n, extra={"data": {"name": "dsa", "seed": n}}) for n in (0, 1)]
+    with pytest.raises(UserError, match=r"differ in data\.seed = 0 and 1"):
+        compare_runs(dealt)
+
+
 def test_runs_of_equal_identities_are_one_experiment(make):
     def of(**training):
         return make("v1", extra={"training": {"epochs": 2, "missing": "zero_input", **training}})

@@ -19,7 +19,7 @@ from relief_ray.devices.accounting import CostAccountant, CostPlanner
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.workload import num_steps
-from relief_ray.experiment.setup import build_backbone, count, make_costs, run_clocks
+from relief_ray.experiment.setup import model_of, run_clocks
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
@@ -90,20 +90,16 @@ def world(strategy, backbone, costs=METHOD):
         }
     )
     fleet, types = build_fleet(config.fleet, [m for m, _ in PAMAP2.channels], PAMAP2_TYPE_COUNTS)
-    fleet, chosen = with_windows(fleet, [NOMINAL_WINDOWS] * len(fleet)), config.strategy.build()
-    plain = build_backbone(config, PAMAP2, "naive")
-    additions = chosen.adapt(plain.layout, fleet)
-    extended = build_backbone(config, PAMAP2, "naive", additions) if additions else plain
-    clocks, counter = run_clocks(config), count(plain, config)
-    costs = make_costs(config, fleet, types, plain, extended, "naive", clocks)
-    reference = costs.fedavg.fedavg_reference(fleet, epochs=5, engine="naive")
+    fleet = with_windows(fleet, [NOMINAL_WINDOWS] * len(fleet))
+    model = model_of(config, config.data.spec(), fleet, types, "naive", run_clocks(config))
+    reference = model.fedavg.fedavg_reference(fleet, epochs=5, engine="naive")
     return World(
-        strategy=chosen,
+        strategy=model.strategy,
         fleet=fleet,
-        backbone=extended,
-        accountant=costs.accountant,
-        planner=costs.planner,
-        whole_bytes=counter.nbytes(plain.layout.select()),
+        backbone=model.backbone,
+        accountant=model.accountant,
+        planner=model.planner,
+        whole_bytes=model.fedavg.counter.nbytes(model.plain.layout.select()),
         fedavg_s={name: cost.round_s for name, cost in reference.items()},
     )
 

@@ -182,7 +182,7 @@ def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, 
     words = {"strategies": "relief", "seeds": [1], "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
     from relief_ray.studies import progress
 
-    def stop(self, cell, record, alerts):
+    def stop(self, cell, record):
         if record.round == 1:
             raise KeyboardInterrupt
 
@@ -241,7 +241,7 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
     view = View(num_cells=1, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=(), leaders=())
     for callback in (NotebookDisplay(2), Lines(), Bar(2)):
         callback.begin(cell, "", None)
-        callback.round(cell, None, ())
+        callback.round(cell, None)
         callback.note("a note")
         callback.end(cell, End(status="done", view=view))
         callback.close()

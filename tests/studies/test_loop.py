@@ -28,8 +28,8 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
         with pytest.raises(KeyboardInterrupt):
             study()
 
-    def stop(self, cell, record, alerts):
-        tell(self, cell, record, alerts)
+    def stop(self, cell, record):
+        tell(self, cell, record)
         if record.round == 3:
             raise KeyboardInterrupt
 

@@ -68,7 +68,7 @@ def test_methods_beside_sixty_that_meddle_are_as_alone(mode, alone, write, tmp_p
     runtime = {"mode": mode, "num_hosts": 2 if mode == "packed" else None}
     # Importing them all would leave little of this process.
     call_fresh(_run, methods, tmp_path / "s", runtime, hear=ignore, stop=never)
-    study = rr.open(tmp_path / "s")
+    study = rr.load(tmp_path / "s")
     assert models(study, OTHERS) == alone
     for name, what in names.items():
         judge(study, name, what)
@@ -81,12 +81,19 @@ def _run(asker, methods, out, runtime):
 
 
 @pytest.mark.ci
-def test_code_that_ends_its_process_ends_neither_the_others_nor_the_command(write, run_cache, tmp_path):
-    name = write(leaky.text_of(objective="os._exit(0)"))
-    with pytest.raises(rr.UserCodeFailed, match=r"exit code 0.*expected that it ends with the run"):
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [("os._exit(0)", "exit code 0"), ("os.closerange(3, 256)", "exit code"), ("os.kill(os.getpid(), 9)", "signal 9")],
+)
+def test_code_that_ends_its_process_ends_neither_the_others_nor_the_command(
+    write, run_cache, tmp_path, capfd, line, how
+):
+    name = write(leaky.text_of(objective=line))
+    with pytest.raises(rr.UserCodeFailed, match=rf"{how}.*expected that it ends with the run"):
         rr.run("quick", strategies=["fedavg", f"{name}:Mine"], out=tmp_path / "s", **WORDS)
     assert read_run(tmp_path / "s" / "fedavg-s0").status == "done"
     assert not read_rounds(tmp_path / "s" / f"{name}.Mine-s0")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.ci

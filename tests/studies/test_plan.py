@@ -16,11 +16,11 @@ from tests.plans import cells_of, planned
 SMALL = [f"backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
 
-def plan_of(kind, out, name="quick", **changes):
+def plan_of(kind, out, name="quick", seeds=(0,), **changes):
     """A plan of one cell, of either command."""
     if kind == "run":
         return replace(planned("quick", out, *SMALL), name=name)
-    grid = Spec(name=name, title="", methods=("relief",), datasets=("dsa_mini",), seeds=(0,), settings=TINY)
+    grid = Spec(name=name, title="", methods=("relief",), datasets=("dsa_mini",), seeds=seeds, settings=TINY)
     return Plan(kind="grid", out=out, name=name, cells=cells_of(grid, []), **changes)
 
 
@@ -48,6 +48,15 @@ def test_another_name_is_taken_over_or_refused(kind, tmp_path):
     else:
         with pytest.raises(UserError, match="holds the grid quick, asked: other"):
             plan_of(kind, tmp_path, name="other").write()
+
+
+def test_a_second_plan_adds_its_cells_to_those_of_the_first(kind, tmp_path):
+    first = plan_of(kind, tmp_path).write()
+    second = planned("quick", tmp_path, *SMALL, "seed=1") if kind == "run" else plan_of(kind, tmp_path, seeds=(1,))
+    second.write()
+    names = [cell.name for cell in (*first.cells, *second.cells)]
+    assert len(set(names)) == 2 and sorted(row.folder for row in read_plan_file(tmp_path / "plan.json").cells) == names
+    assert [cell.name for cell in Plan.read(tmp_path, kind=kind).cells] == names
 
 
 def test_names_say_the_hash_or_not(kind, tmp_path):

@@ -10,10 +10,11 @@ import pytest
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from relief_ray.config.experiment import assign, parse, read_settings
+from relief_ray.config.experiment import assign, parse, read_as, read_settings
 from relief_ray.devices.fleet import owners_lines
 from relief_ray.support.errors import Setting, UserError, value_text
 from relief_ray.support.user_yaml import read_setting
+from tests.pages import PAGES, ROOT
 
 # Names that are something else where they stand plain in YAML, alone, in a list or as a key.
 NAMES = (
@@ -32,6 +33,50 @@ def test_a_value_that_is_advised_is_read_back_as_it_was(name):
     line = owners_lines([name, f"{name}2"], (1, 1, 1))[-1]
     (read,) = read_settings(shlex.split(line)[1:])
     assert read.value == {"A": [name, f"{name}2"], "B": [name], "C": [name]}
+
+
+@pytest.mark.parametrize("value", [0.1, 1e-7, 2 / 3, 0.123456789, 1234567.5, 1e300, 5e-324, 1e22, -1.5, 123456789.0])
+def test_a_number_that_is_advised_is_that_number_to_the_last_bit(value):
+    _, typed = shlex.split(str(Setting("training.lr", value)))
+    (read,) = read_settings([typed])
+    assert float(read.value) == value and str(float(read.value)) == str(value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("seed=010", "seed=10"),
+        ("training.lr=1e3", "training.lr=1000"),
+        ("training.lr=1E-3", "training.lr=0.001"),
+        ("seed=0x1F", "seed=31"),
+        ("seed=0o17", "seed=15"),
+        ("rounds=+5", "rounds=5"),
+        ("costs.utilisation=~", "costs.utilisation=null"),
+        ("data.subjects=[01, 2]", "data.subjects=[1, 2]"),
+        ("fleet.counts={A: 0x10}", "fleet.counts={A: 16}"),
+        ("training.lr=1e-7", ""),
+        ("training.lr=1e10", ""),
+        ("training.lr=1.0", ""),
+        ("training.lr=0.123456789", ""),
+        ("strategy.mandatory=True", ""),
+        ("name='010'", ""),
+        ("name=1_000", ""),
+        ("fleet.owned={B: [acc,gyro],C: 'acc'}", ""),
+        ("fleet.owned={B: [acc", ""),
+    ],
+)
+def test_what_was_read_is_told_where_it_is_written_otherwise(typed, told):
+    assert read_as(read_settings([typed])) == told
+
+
+def test_every_value_that_the_documentation_sets_is_read_as_yaml_1_2_says():
+    """Whether its key takes it is tried with the commands themselves."""
+    pages = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    values = {
+        quoted or plain for quoted, plain in re.findall(r"--set[ =](?:'[^'=]+=([^']*)'|[\w.]+=([^\s`'|)]*))", pages)
+    }
+    assert len(values) > 60
+    assert not {value for value in values if not same(read_setting(value, "here"), reference(value))}
 
 
 # A key of each kind: whole numbers, numbers, truth values, texts, choices, lists; alone or with null.

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from relief_ray.training.stacked_step import CudaGraphStep, GraphMemory
+from relief_ray.training.stacked_step import CudaGraphStep, graph_memory
 
 CPU = torch.device("cpu")
 
 
 def test_without_a_gpu_every_call_is_a_step():
     steps = []
-    replay = CudaGraphStep(CPU, GraphMemory(CPU))
+    replay = CudaGraphStep(CPU, graph_memory(CPU))
     for _ in range(3):
         replay(lambda: steps.append(len(steps)))
-    assert steps == [0, 1, 2] and GraphMemory(CPU).handle is None
+    assert steps == [0, 1, 2] and graph_memory(CPU) is None
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def log(monkeypatch):
 def test_a_gpu_steps_once_then_records_then_replays(log):
     seen, recording = log
     gpu = torch.device("cuda")
-    replay = CudaGraphStep(gpu, GraphMemory(gpu))
+    replay = CudaGraphStep(gpu, graph_memory(gpu))
     for _ in range(4):
         replay(lambda: seen.append(("recorded", *recording) if recording else "stepped"))
     assert seen == ["wait", "aside", "stepped", "wait", ("recorded", "pool"), "replay", "replay", "replay"]
@@ -70,7 +70,7 @@ def test_a_step_that_cannot_be_recorded_stays_an_ordinary_one(log):
             raise RuntimeError("operation not permitted when stream is capturing")
         seen.append("stepped")
 
-    replay = CudaGraphStep(gpu, GraphMemory(gpu))
+    replay = CudaGraphStep(gpu, graph_memory(gpu))
     replay(step)
     with pytest.warns(UserWarning, match=r"training.stack: a step runs unrecorded.*not permitted"):
         replay(step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -131,8 +131,8 @@ _KEPT_PER_HIDDEN = 40
 class MomentConfig(BackboneConfig):
     """Backbone 2: a frozen MOMENT encoder with LoRA adapters."""
 
-    has_lora: ClassVar[bool] = True
-    same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
+    has_lora = True
+    same_speed = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"
     size: Size = "small"

@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -232,11 +231,16 @@ def random_folder(size: Size, weights_seed: int) -> Path:
         UserError: the cache cannot be written.
     """
     target = random_target(size, weights_seed)
-    with _cache_errors(target):
-        if target.exists():
-            return target
-        with folder_atomic(target) as part:
-            _draw(size, weights_seed, part)
+    try:
+        if not target.exists():
+            with folder_atomic(target) as part:
+                _draw(size, weights_seed, part)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise UserError(
+            f"{target}: the random encoder cannot be written ({reason or error}); expected a cache folder that you may "
+            "write to, with room for it; free some space, change its permissions, or name another one with RELIEF_CACHE"
+        ) from error
     return target
 
 
@@ -250,19 +254,6 @@ def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     for path in folder.iterdir():
         path.chmod(0o644)
     folder.chmod(0o755)
-
-
-@contextmanager
-def _cache_errors(target: Path) -> Iterator[None]:
-    """Turn a failed write to the cache into a ``UserError`` that says what to change."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise UserError(
-            f"{target}: the random encoder cannot be written ({reason or error}); expected a cache folder that you may "
-            "write to, with room for it; free some space, change its permissions, or name another one with RELIEF_CACHE"
-        ) from error
 
 
 def _refuse_changed(folder: Path, config: Mapping[str, object], found: str) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from glob import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -390,15 +392,29 @@ def _connect(store: Store) -> MlflowClient:
     from mlflow import MlflowClient
 
     database = store.database
+    if database is None:
+        return MlflowClient(tracking_uri=store.uri)
+    # MLflow makes the folder that the address names, as it is written there: with %3F for a question mark.
+    strays = [folder for folder in Path(store.uri.removeprefix(_SQLITE)).parents if not folder.exists()]
     # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Such leftovers
     # are removed; the lock makes sure that no other process is still writing them.
-    for leftover in database.parent.glob(f".{database.name}.*.new*") if database is not None else ():
+    _remove_leftovers(database)
+    try:
+        if not database.exists():
+            beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
+            MlflowClient(tracking_uri=sqlite_address(beside)).search_experiments(max_results=1)
+            move(beside, database)
+        return MlflowClient(tracking_uri=store.uri)
+    finally:
+        _remove_leftovers(database)
+        for folder in strays:
+            with suppress(OSError):  # it is not there, or holds something
+                folder.rmdir()
+
+
+def _remove_leftovers(database: Path) -> None:
+    for leftover in database.parent.glob(f".{escape(database.name)}.*.new*"):
         leftover.unlink()
-    if database is not None and not database.exists():
-        beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
-        MlflowClient(tracking_uri=sqlite_address(beside)).search_experiments(max_results=1)
-        move(beside, database)
-    return MlflowClient(tracking_uri=store.uri)
 
 
 def _experiment(client: MlflowClient, store: Store) -> str:
@@ -411,6 +427,13 @@ def _experiment(client: MlflowClient, store: Store) -> str:
             )
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
+    if experiment.lifecycle_stage != "active":
+        uri, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
+        place = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} " if uri == store.uri else ""  # masked, it would not work
+        raise UserError(
+            f"{uri}: its experiment {store.experiment!r} was deleted, expected one that takes runs; restore it with "
+            f"`{place}{restore}`, or name another store (tracking.uri; of sync: --uri)"
+        )
     return str(experiment.experiment_id)
 
 

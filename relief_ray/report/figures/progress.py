@@ -18,6 +18,7 @@ from relief_ray.report.figures.style import (
     all_styles,
     drawn,
     footnote,
+    left_out,
     legend_in,
     panels,
     percent_axis,
@@ -26,10 +27,10 @@ from relief_ray.report.figures.style import (
     sheet,
     top_legend,
 )
-from relief_ray.report.remarks import fleet_in, mark, own_models
+from relief_ray.report.remarks import mark, own_models
 from relief_ray.report.results import MIB
 from relief_ray.report.runs import split_name
-from relief_ray.support.errors import counted, listed
+from relief_ray.support.errors import listed
 from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
@@ -88,48 +89,46 @@ def curves(comparison: Comparison, path: Path) -> Path:
     first, points = comparison.runs[0], curve_points(comparison)
     name = f"{mark(first)}{first.data_title}, {split_name(first.text('data.split'))}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
-        _draw_curves(figure, comparison, points, heading=name + _bands(comparison))
+        _draw_curves(figure, comparison, points, heading=name + _bands(comparison, drawn(comparison, {*points.method})))
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
     _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
-def _bands(comparison: Comparison) -> str:
+def _bands(comparison: Comparison, methods: Sequence[str]) -> str:
     """Half-sentence on means and bands; empty where every method has one run."""
-    numbers = [len(comparison.runs_of(label)) for label in drawn(comparison)]
+    numbers = [len(comparison.runs_of(label)) for label in methods]
     if max(numbers, default=0) < 2:
         return ""
     few, many = min(numbers), max(numbers)
     return f"; mean of {few if few == many else f'{few} to {many}'} runs, bands: ± sample standard deviation"
 
 
-def progress(comparison: Comparison, slug: str) -> Figure | None:
+def progress(comparison: Comparison) -> Figure | None:
     """Fig. 5 of the paper (convergence), and the same against what was spent."""
     lead = "F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet"
-    return _curves(comparison, slug, "f1_percent", lead)
+    return _curves(comparison, "f1_percent", lead)
 
 
-def rare(comparison: Comparison, slug: str) -> Figure | None:
+def rare(comparison: Comparison) -> Figure | None:
     """Convergence of the F1 with the rare sensors alone; None where it was not recorded round by round."""
     lead = "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
-    return _curves(comparison, slug, "f1_rare_percent", lead)
+    return _curves(comparison, "f1_rare_percent", lead)
 
 
-def _curves(comparison: Comparison, slug: str, score: str, lead: str) -> Figure | None:
+def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
     if (points := curve_points(comparison, score))["round"].nunique() < 2:
         return None
-    methods = drawn(comparison)
+    methods = drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
     # A bootstrap makes one aggregation more.
     ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
     counting = f", the bootstrap of {listed(ahead)} counted as one" if ahead else ""
-    more = sum(not row.is_bound for row in comparison.rows) - len(methods)
-    left_out = f" {counted(more, 'more method')} in the CSV file." if more > 0 else ""
+    more = left_out(points.method, methods) + below(shown, floor(shown))
     own = own_models(comparison) if score == "f1_percent" else ""
     return Figure(
-        slug=slug,
-        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison)}.{left_out}{below(shown, floor(shown))}{own}",
+        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison, methods)}.{more}{own}",
         draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
         height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
@@ -145,7 +144,7 @@ def _draw_curves(
     label: str = _SCORES["f1_percent"],
 ) -> None:
     """One panel per quantity; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
-    styles, methods = all_styles(comparison), drawn(comparison)
+    styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
 
     def draw(ax: Axes, quantity: _Quantity) -> None:
@@ -290,7 +289,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [p for p in points if not any(o != p and o[0] <= p[0] and o[1] >= p[1] for o in points)]
 
 
-def pareto(comparison: Comparison, slug: str) -> Figure | None:
+def pareto(comparison: Comparison) -> Figure | None:
     """Final F1 against what the whole run cost, and the front of the federated methods."""
     if len(last := ends(comparison)) < 2:
         return None
@@ -299,12 +298,45 @@ def pareto(comparison: Comparison, slug: str) -> Figure | None:
     included = f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
     spread = "; bars, moved apart a little: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
+
+    def draw(figure: MplFigure) -> None:
+        """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
+        from matplotlib.transforms import ScaledTranslation
+
+        styles, (lowest, highest) = all_styles(comparison), span(last)
+
+        def panel(ax: Axes, quantity: _Quantity) -> None:
+            cost = quantity.column
+            line = last[last[f"front_{cost}"] == 1].sort_values(cost)
+            ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
+            for place, (_, end) in enumerate(last.iterrows()):
+                x, style = quantity.scale * end[cost], styles[end.method]
+                colour, fill = (FAINT, "white") if end.is_bound else (style.colour, style.fill)
+                if end["std"] > 0:
+                    shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
+                    aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
+                    bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
+                    ax.plot([x, x], bar, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
+                ax.plot(
+                    x,
+                    end.f1_percent,
+                    color=colour,
+                    marker=style.marker,
+                    markersize=4.5,
+                    linewidth=0,
+                    markerfacecolor=fill,
+                    label=end.method,
+                    clip_on=bool(end.f1_percent < lowest),
+                )
+
+        quantities = _quantities(comparison, last.energy_j.max())[1:]
+        percent_axis(_against(figure, comparison, quantities, list(last.method), panel), lowest, highest)
+
     return Figure(
-        slug=slug,
         caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
         f"{included}; {comparison.title}. {_front_words(last)}{spread}{grey}."
         f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
-        draw=partial(_pareto, comparison=comparison, last=last),
+        draw=draw,
         height_in=2.2 + legend_in(list(last.method)),
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
@@ -328,41 +360,7 @@ def _not_drawn(comparison: Comparison, last: DataFrame) -> str:
     return f" Not drawn ({why}): {listed(named)}." if named else ""
 
 
-def _pareto(figure: MplFigure, comparison: Comparison, last: DataFrame) -> None:
-    """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
-    from matplotlib.transforms import ScaledTranslation
-
-    styles, (lowest, highest) = all_styles(comparison), span(last)
-
-    def draw(ax: Axes, quantity: _Quantity) -> None:
-        cost = quantity.column
-        line = last[last[f"front_{cost}"] == 1].sort_values(cost)
-        ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
-        for place, (_, end) in enumerate(last.iterrows()):
-            x, style = quantity.scale * end[cost], styles[end.method]
-            colour, fill = (FAINT, "white") if end.is_bound else (style.colour, style.fill)
-            if end["std"] > 0:
-                shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
-                aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
-                bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
-                ax.plot([x, x], bar, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
-            ax.plot(
-                x,
-                end.f1_percent,
-                color=colour,
-                marker=style.marker,
-                markersize=4.5,
-                linewidth=0,
-                markerfacecolor=fill,
-                label=end.method,
-                clip_on=bool(end.f1_percent < lowest),
-            )
-
-    quantities = _quantities(comparison, last.energy_j.max())[1:]
-    percent_axis(_against(figure, comparison, quantities, list(last.method), draw), lowest, highest)
-
-
-def modalities(comparison: Comparison, slug: str) -> Figure | None:
+def modalities(comparison: Comparison) -> Figure | None:
     """F1 of the canonical model seen through one sensor at a time; None where no method has such a model."""
     if not comparison.sensors:
         return None
@@ -374,43 +372,41 @@ def modalities(comparison: Comparison, slug: str) -> Figure | None:
     ]
     fig = "" if comparison.is_own_data else " (the paper's Fig. 6)"
     lines = " over runs, lines: sample standard deviation" if any(row[3] is not None for row in rows) else ""
-    has_owners = fleet_in(comparison) is not None
+    has_owners, labels = comparison.fleet is not None, {row[0] for row in rows}
+    methods = drawn(comparison, labels)
     owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
+
+    def draw(figure: MplFigure) -> None:
+        sensors, fleet, look = comparison.sensors, comparison.fleet, all_styles(comparison)
+        width = 0.8 / max(1, len(methods))
+        (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)
+        for i, method in enumerate(methods):
+            bars = [row for row in rows if row[0] == method]
+            ax.bar(
+                [sensors.index(row[1]) + (i - (len(methods) - 1) / 2) * width for row in bars],
+                [row[2] for row in bars],
+                width * 0.92,
+                yerr=[row[3] or 0.0 for row in bars],
+                color=look[method].colour,
+                label=method,
+                hatch=_HATCHES[i % len(_HATCHES)],
+                edgecolor="white",
+                linewidth=0.3,
+                error_kw={"elinewidth": 0.7},
+            )
+        owners = [f"\n{len(fleet.cohort(m))} of {len(fleet)} clients" if fleet else "" for m in sensors]
+        ax.set_xticks(range(len(sensors)), [m + number for m, number in zip(sensors, owners, strict=True)])
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel(_SCORES["f1_percent"])
+        plain_axes(ax, "y")
+        top_legend(figure)
+        footnote(figure, comparison.runs)
+
     return Figure(
-        slug=slug,
-        caption=f"F1 with one modality alone{fig}; {comparison.title}. Bars: mean{lines}.{owned}",
-        draw=partial(_modalities, comparison=comparison, rows=rows),
+        caption=f"F1 with one modality alone{fig}; {comparison.title}. Bars: mean{lines}.{owned}"
+        f"{left_out(labels, methods)}",
+        draw=draw,
         height_in=2.2,
         columns=("method", "modality", "f1_percent", "std", "num_runs"),
         rows=rows,
     )
-
-
-def _modalities(
-    figure: MplFigure, comparison: Comparison, rows: Sequence[tuple[str, str, float, float | None, int]]
-) -> None:
-    sensors, fleet, look = comparison.sensors, fleet_in(comparison), all_styles(comparison)
-    methods = [method for method in drawn(comparison) if any(row[0] == method for row in rows)]
-    width = 0.8 / max(1, len(methods))
-    (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)
-    for i, method in enumerate(methods):
-        bars = [row for row in rows if row[0] == method]
-        ax.bar(
-            [sensors.index(row[1]) + (i - (len(methods) - 1) / 2) * width for row in bars],
-            [row[2] for row in bars],
-            width * 0.92,
-            yerr=[row[3] or 0.0 for row in bars],
-            color=look[method].colour,
-            label=method,
-            hatch=_HATCHES[i % len(_HATCHES)],
-            edgecolor="white",
-            linewidth=0.3,
-            error_kw={"elinewidth": 0.7},
-        )
-    owners = [f"\n{len(fleet.cohort(m))} of {len(fleet)} clients" if fleet else "" for m in sensors]
-    ax.set_xticks(range(len(sensors)), [m + number for m, number in zip(sensors, owners, strict=True)])
-    ax.set_ylim(bottom=0)
-    ax.set_ylabel(_SCORES["f1_percent"])
-    plain_axes(ax, "y")
-    top_legend(figure)
-    footnote(figure, comparison.runs)

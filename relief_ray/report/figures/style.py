@@ -7,9 +7,10 @@ bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -36,8 +37,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
+# Matplotlib brings the first; the others have Chinese, Japanese and Korean letters.
+_FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "IPAexGothic", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei")
 _STYLE: Mapping[str, object] = {
-    "font.family": "DejaVu Sans",
+    "font.family": _FONTS[0],
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.labelsize": 8,
@@ -91,8 +94,42 @@ def save(figure: MplFigure, path: Path) -> Path:
     if path.suffix not in _UNDATED:
         raise UserError(f"{path}: figures are written as {', '.join(_UNDATED)}; rename the file")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _spell_out(figure)
     figure.savefig(path, dpi=_DPI, metadata=dict(_UNDATED[path.suffix]))
     return path
+
+
+def _spell_out(figure: MplFigure) -> None:
+    """Give letters that DejaVu lacks another font that is installed, or else their codes: they would become boxes."""
+    from matplotlib.text import Text
+
+    def lacks(text: Text) -> bool:
+        return not text.get_text().isascii() and bool(set(map(ord, text.get_text())) - usual - {ord("\n")})
+
+    def spelt(text: Text) -> str:
+        return "".join(c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text.get_text())
+
+    if all(text.get_text().isascii() for text in figure.findobj(Text)):
+        return
+    letters = _letters()
+    usual, known = letters["DejaVu Sans"], frozenset[int]().union(*letters.values())
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if any(map(lacks, ticks := axis.get_ticklabels())):  # an axis writes its ticks anew when it is drawn
+            axis.set_ticks(axis.get_ticklocs(), labels=[spelt(tick) for tick in ticks])
+            for tick in axis.get_ticklabels():
+                tick.set_fontfamily(list(letters))
+    for text in filter(lacks, figure.findobj(Text)):
+        text.set_fontfamily(list(letters))
+        text.set_text(spelt(text))
+
+
+@cache
+def _letters() -> dict[str, frozenset[int]]:
+    """The letters of each font that may be used and is installed."""
+    from matplotlib import font_manager
+
+    files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
+    return {name: frozenset(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
 
 
 # Methods in one figure.
@@ -129,9 +166,15 @@ def look(number: int) -> Style:
     return Style(colour=colour, marker=_MARKERS[shape], dash=_DASHES[shape], fill="white" if lap % 2 else colour)
 
 
-def drawn(comparison: Comparison) -> list[str]:
-    """Methods that figures with lines or bars show: no bounds, at most six."""
-    return at_most(_MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
+def drawn(comparison: Comparison, labels: Collection[str]) -> list[str]:
+    """Of the methods that a figure has values of, those that it shows as lines or bars: no bounds, at most six."""
+    return at_most(_MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound and r.label in labels])
+
+
+def left_out(labels: Collection[str], shown: Collection[str]) -> str:
+    """`` 2 more methods in the CSV file.`` of those that a figure has values of but does not show."""
+    more = len({*labels} - {*shown})
+    return f" {counted(more, 'more method')} in the CSV file." if more else ""
 
 
 def at_most(number: int, labels: Sequence[str]) -> list[str]:
@@ -159,13 +202,12 @@ def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None
 def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
     """The text of ``footnote``; several runs by their number, and by the method where all are of one."""
     run, labels = runs[0].run, {loaded.label for loaded in runs}
-    machine = run.machine
     of_one = f" of {runs[0].label}" if len(labels) == 1 else ""
     parts = [
         f"clock {clock} ({'measured' if clock == 'measured' else 'simulated'})" if clock else "",
         runs[0].title if len(runs) == 1 else counted(len(runs), "run") + of_one,
-        f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
-        f"torch {machine.torch}",
+        runs[0].machine,
+        f"torch {run.machine.torch}",
         f"engine {run.engine}",
         f"{runs[0].data_title} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, LEGEND, footnote, save, sheet
 from relief_ray.report.remarks import mark
-from relief_ray.report.runs import Loaded, fleet_of, is_pooled
+from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import percent, with_title
@@ -92,7 +91,7 @@ def featured(comparison: Comparison) -> list[Loaded]:
     At most three. Where none of these but FedAvg was run, the first other method stands below it. Runs on pooled data
     and committed cells have no devices to draw.
     """
-    runs = [r for r in comparison.runs if not is_pooled(r) and r.rounds[-1].costs[comparison.clock].clients]
+    runs = [r for r in comparison.runs if not r.pooled and r.rounds[-1].costs[comparison.clock].clients]
     replicates = {
         row.label: {r.replicate for r in runs if r.label == row.label} for row in comparison.rows if not row.is_bound
     }
@@ -162,7 +161,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
 
 def _bars_of(loaded: Loaded, cost: RoundCost) -> tuple[Bar, ...]:
     """A bar per device; above ``MAX_BARS`` devices, the busiest of every type stands for its type."""
-    fleet = fleet_of(loaded)
+    fleet = loaded.fleet
     bars = []
     for c in cost.clients:
         t, device = c.times, None if fleet is None else fleet.clients[c.client]
@@ -287,24 +286,23 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 
-def timeline_figure(comparison: Comparison, slug: str) -> Figure | None:
+def timeline_figure(comparison: Comparison) -> Figure | None:
     """The last round of one run of each featured method."""
     if not (runs := featured(comparison)):
         return None
     parts = [panel(loaded, comparison.clock) for loaded in runs]
     is_short = any(len(p.bars) < len(p.cost.clients) for p in parts)
     stands = "; of each device type the slowest device is drawn" if is_short else ""
+
+    def draw(figure: MplFigure) -> None:
+        draw_panels(figure, parts, runs[-1], comparison.clock)
+        footnote(figure, comparison.runs, comparison.clock)
+
     return Figure(
-        slug=slug,
         caption=f"The last round device by device: {listed(p.title for p in parts)} ({runs[0].draw}){stands}; "
         f"{comparison.title}. Stages are sums over the round's mini-batches.",
-        draw=partial(_draw, parts=parts, last=runs[-1], comparison=comparison),
+        draw=draw,
         height_in=height_of(parts) + FOOTER_IN,
         columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in _STAGES)),
         rows=[(p.title, bar.name, bar.kind, *bar.seconds) for p in parts for bar in p.bars],
     )
-
-
-def _draw(figure: MplFigure, parts: Sequence[Panel], last: Loaded, comparison: Comparison) -> None:
-    draw_panels(figure, parts, last, comparison.clock)
-    footnote(figure, comparison.runs, comparison.clock)

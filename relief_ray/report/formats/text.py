@@ -76,9 +76,8 @@ def _flat_method(method: MethodResult) -> dict[str, Number]:
     }
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
-    differences = {"f1": method.f1, "f1_at_rounds": method.at_rounds, "f1_canonical": method.canonical}
-    for name, paired in {**differences, "f1_rare": method.rare}.items():
-        if paired is not None:
+    for name in ("f1", "f1_at_rounds", "f1_canonical", "f1_rare"):
+        if (paired := method.over_reference(f"{name}_percent")) is not None:
             parts = {
                 "points": paired.mean,
                 "low": paired.low,

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, stat
+from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, in_title, stat
 from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
-    clock_note,
     equal_rounds,
+    premises,
     protocol,
     stand_in_note,
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import GridItem, chosen_keys, config_value, has_folds
+from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds, searched_keys
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
@@ -54,7 +54,7 @@ STARRED = (
 TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column in (HEADLINE, SPEEDUP))
 
 
-def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = ()) -> Table:
+def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Table:
     """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
 
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
@@ -69,7 +69,6 @@ def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = 
     labels = [label for label in labels_of(comparison) if comparison.has(label)]
     bounds = bounds_of(comparison, labels)
     return table_of(
-        slug,
         comparison,
         labels,
         columns,
@@ -124,8 +123,7 @@ def _cell(comparison: Comparison, method: MethodResult, column: Column, paper: P
 
 def _notes(comparison: Comparison, columns: Sequence[Column]) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    yield protocol(comparison)
-    yield from clock_note(comparison)
+    yield from premises(comparison)
     yield from (f"{text}." for text in taken_over(comparison))
     spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
     same = "same fold and seed" if any(has_folds(r.run.config) for r in comparison.runs) else "same seed"
@@ -154,7 +152,7 @@ def taken_over(comparison: Comparison) -> list[str]:
     return [*filter(None, (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison)))]
 
 
-def clocks_table(comparison: Comparison, slug: str) -> Table | None:
+def clocks_table(comparison: Comparison) -> Table | None:
     """Speedup of every method by every clock that was recorded; None where there is one clock."""
     clocks = comparison.clocks
     if len(clocks) < 2:
@@ -171,7 +169,6 @@ def clocks_table(comparison: Comparison, slug: str) -> Table | None:
         "the main table. The last column counts the bootstrap round."
     )
     return Table(
-        slug=slug,
         caption=f"Speedup by clock: {comparison.title}.",
         head=("method", *(f"`{clock}`" for clock in clocks), f"`{comparison.clock}`, with bootstrap"),
         rows=tuple(rows),
@@ -183,7 +180,7 @@ def twin(usual: Comparison, others: Sequence[Comparison]) -> Comparison | None:
     """The tuned cells of a setting with the usual values."""
     if usual.choice:
         return None
-    tuned = [(e, {k for s in e.items for k in chosen_keys(s.config)}) for e in others if e.choice == "tuned"]
+    tuned = [(e, searched_keys(s.config for s in e.items)) for e in others if e.choice == "tuned"]
     return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
 
 
@@ -211,27 +208,21 @@ def _tuned_notes(tuned: Comparison | None) -> Iterator[str]:
         yield f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}."
 
 
-def _parts(config: Mapping[str, JsonValue]) -> dict[str, str]:
+def _parts(config: Config) -> dict[str, str]:
     """The values that a search chose: ``lr 0.003``, ``limit none``, ``gamma A 1 B 0.75``."""
-    return {key: f"{key.rpartition('.')[2]} {_shown(config_value(config, key))}" for key in chosen_keys(config)}
+    return {key: f"{key.rpartition('.')[2]} {in_title(config_value(config, key))}" for key in chosen_keys(config)}
 
 
-def _values(config: Mapping[str, JsonValue]) -> str:
+def _values(config: Config) -> str:
     """``lr 0.003, gamma 0.5, edge``."""
     edge = config_value(config, "choice.at_edge")
     return ", ".join([*_parts(config).values(), *(["edge"] if edge else [])])
 
 
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{key} {_shown(v)}" for key, v in value.items())
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
 _LEARNING_RATE = "training.lr"
 
 
-def search_table(comparison: Comparison, slug: str) -> Table:
+def search_table(comparison: Comparison) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
     rates, places, rows = sorted(set(map(_rate, comparison.items))), defaultdict(list), defaultdict(list)
     # Folds are never averaged: one validates on subjects that another tests.
@@ -255,7 +246,6 @@ def search_table(comparison: Comparison, slug: str) -> Table:
         "round, and it cannot be chosen."
     )
     return Table(
-        slug=slug,
         caption=f"Search by validation F1 (%): {comparison.title}.",
         head=("method", *(f"lr {rate:g}" for rate in rates)),
         rows=tuple(itertools.starmap(row, rows.items())),
@@ -356,9 +346,17 @@ def costs_table(comparison: Comparison) -> Table:
 
 def wide_table(comparison: Comparison) -> Table:
     """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
-    changes = [Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.rare)]
+    changes = [
+        Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference("f1_rare_percent"))
+    ]
     if comparison.personalised:
-        changes.insert(0, Column(label=f"F1 % vs {REFERENCE} [95 %]", gain=lambda _, method: method.canonical))
+        changes.insert(
+            0,
+            Column(
+                label=f"F1 % vs {REFERENCE} [95 %]",
+                gain=lambda _, method: method.over_reference("f1_canonical_percent"),
+            ),
+        )
     return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
 
 

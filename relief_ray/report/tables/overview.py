@@ -26,10 +26,7 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
-    device_types,
-    fleet_of,
     has_folds,
-    is_pooled,
     split_name,
 )
 from relief_ray.support.errors import UserError, counted, listed
@@ -102,18 +99,13 @@ def footer(runs: Sequence[Loaded]) -> str:
     digests = list(dict.fromkeys(r.run.source_digest for r in runs))
     known = commit() if digests == [source_digest()] else None
     parts = [
-        distinct(map(_machine, runs)),
+        distinct(r.machine for r in runs),
         distinct(f"torch {r.run.machine.torch}" for r in runs),
         distinct(f"engine {r.run.engine}" for r in runs),
         distinct(f"{r.run.data_origin} data" for r in runs),
         f"sources {listed(d[:12] for d in digests)}" + (f", commit {known}" if known else ""),
     ]
     return "; ".join(parts)
-
-
-def _machine(loaded: Loaded) -> str:
-    machine = loaded.run.machine
-    return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
 
 
 def commit() -> str | None:
@@ -148,7 +140,7 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
         "missing modality": (r.text("training.missing") for r in runs),
         "rounds between evaluations": (r.text("evaluation.every") for r in runs),
         "engine": (f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs),
-        "machine": (f"{_machine(r)} per run" for r in runs),
+        "machine": (f"{r.machine} per run" for r in runs),
         "versions": versions,
         "computed": [_computed(runs)],
     }
@@ -191,7 +183,7 @@ def data_tables(comparison: Comparison, slug: str) -> tuple[Table, ...]:
 def _one_of_each(runs: Sequence[Loaded]) -> list[Loaded]:
     """A run of every fold and rotation, which decide windows and devices; pooled ones only in want of others."""
     kinds: dict[tuple[int, int], Loaded] = {}
-    for loaded in sorted(runs, key=is_pooled):
+    for loaded in sorted(runs, key=attrgetter("pooled")):
         kinds.setdefault(loaded.replicate[:2], loaded)
     return [kinds[kind] for kind in sorted(kinds)]
 
@@ -200,17 +192,12 @@ def _facts(loaded: Loaded) -> DataFacts:
     """The run's facts; of cells that an earlier version committed, what configuration and metrics still tell."""
     kept = loaded.committed.data if loaded.committed is not None else data_facts(loaded.run)
     if kept is None:
-        test = next((r.metrics.num_windows for r in reversed(loaded.trained) if r.metrics is not None), 0)
+        test = 0 if loaded.last_metrics is None else loaded.last_metrics.num_windows
         kept = DataFacts(window_s=None, num_classes=0, train=0, validation=0, test=test, clients=())
-    fleet = fleet_of(loaded)
-    rows = {} if fleet is None else {c.id: c for c in fleet.clients}
-    known = kept.clients or tuple(ClientData(number, "", "", (), 0) for number in rows)
-    clients = (
-        c._replace(device=rows[c.client].device, sensors=rows[c.client].modalities) if c.client in rows else c
-        for c in known
-    )
+    fleet = () if loaded.fleet is None else loaded.fleet.clients
+    clients = kept.clients or tuple(ClientData(c.id, "", c.device, c.modalities, 0) for c in fleet)
     window_s = _window_s(loaded) if kept.window_s is None else kept.window_s
-    return kept.model_copy(update={"clients": () if is_pooled(loaded) else tuple(clients), "window_s": window_s})
+    return kept.model_copy(update={"clients": () if loaded.pooled else clients, "window_s": window_s})
 
 
 def _window_s(loaded: Loaded) -> float | None:
@@ -229,7 +216,7 @@ def _windows_table(comparison: Comparison, slug: str, runs: Sequence[Loaded], fa
     for loaded, known in zip(runs, facts, strict=True):
         place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(comparison.text("data.split"))
         numbers = (known.test, known.train, known.validation, len(known.clients))
-        row = [place, _sorted(_tested(loaded)), *(f"{n:,}" if n else NONE for n in numbers)]
+        row = [place, _tested(loaded), *(f"{n:,}" if n else NONE for n in numbers)]
         rows += [] if row in rows else [row]
     first = "fold" if has_folds(runs[0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
@@ -246,10 +233,11 @@ def _caption(comparison: Comparison, facts: DataFacts) -> str:
     return f"Data: {comparison.title}; {', '.join(parts)}{classes}. F1 is taken over the test windows.{alike}"
 
 
-def _tested(loaded: Loaded) -> Iterable[str]:
+def _tested(loaded: Loaded) -> str:
     """The test subjects of the last evaluation."""
-    last = next((r.metrics for r in reversed(loaded.trained) if r.metrics is not None), None)
-    return () if last is None else last.f1_by_subject or last.f1_fleet_by_subject
+    last = loaded.last_metrics
+    names = () if last is None else last.f1_by_subject or last.f1_fleet_by_subject
+    return ", ".join(sorted(names, key=lambda name: (len(name), name))) or NONE
 
 
 def _clients_table(
@@ -286,10 +274,6 @@ def _side_by_side(texts: Iterable[str]) -> str:
     return " / ".join(dict.fromkeys(t for t in texts if t)) or NONE
 
 
-def _sorted(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names, key=lambda name: (len(name), name))) or NONE
-
-
 # A figure that is both measured and simulated: heading, where a measurement and a client's costs hold it, decimals.
 _PAIRS = (
     ("down, s", "down_s", "times.down_s", 2),
@@ -310,7 +294,7 @@ _NOTES = (
 _Measured = tuple[int, PhysicalRecord, ClientCost | None]
 
 
-def physical_table(comparison: Comparison, slug: str) -> Table | None:
+def physical_table(comparison: Comparison) -> Table | None:
     """A row per method and device type; None where nothing was measured on devices (``runtime.physical``)."""
     if not (groups := _measured(comparison)):
         return None
@@ -318,7 +302,6 @@ def physical_table(comparison: Comparison, slug: str) -> Table | None:
     known = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     pairs = [head for name, *_ in _PAIRS for head in (name, f"{name}, by `{comparison.clock}`")]
     return Table(
-        slug=slug,
         caption=f"Testbed as measured, beside the simulation: {comparison.title}.",
         head=("method, type", "runs", *pairs, "boards", "slowed, % of rounds"),
         rows=tuple(Row(name=f"{label}, type {kind}", cells=tuple(_cells(group))) for (label, kind), group in known),
@@ -330,7 +313,7 @@ def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
     """Rounds of devices by method and type: number of the run, as measured, as simulated where the clock has it."""
     groups = defaultdict(list)
     for number, loaded in enumerate(comparison.runs):
-        types = device_types(loaded)
+        types = loaded.types
         for record in loaded.trained:
             costs = {cost.client: cost for cost in record.costs[comparison.clock].clients}
             for client, measured in record.physical.items():

@@ -23,15 +23,14 @@ from relief_ray.report.paper import (
     read_paper,
 )
 from relief_ray.report.remarks import (
-    clock_note,
     device_shares,
     mean_cosine,
     own_models,
+    premises,
     protocol,
     stand_in_note,
 )
-from relief_ray.report.runs import config_value, is_pooled, split_name
-from relief_ray.report.runs import device_types as types_of
+from relief_ray.report.runs import config_value, split_name
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, bounds_of, labels_of
@@ -60,7 +59,7 @@ _COLUMNS = {
 }
 
 
-def paper_table(comparison: Comparison, slug: str) -> Table | None:
+def paper_table(comparison: Comparison) -> Table | None:
     """Table I or II: ours by the paper's clock, on its data over its own, where methods that were not run are gaps.
 
     None for a user's data set, and where no method of the paper was run or planned.
@@ -83,7 +82,6 @@ def paper_table(comparison: Comparison, slug: str) -> Table | None:
     if comparison.is_on_papers_data:
         place = f"Our figures beside the paper's (its Table {number})"
     return table_of(
-        slug,
         comparison,
         labels,
         columns,
@@ -101,8 +99,7 @@ def paper_table(comparison: Comparison, slug: str) -> Table | None:
 
 def _notes(comparison: Comparison, number: str) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    yield protocol(comparison)
-    yield from clock_note(comparison)
+    yield from premises(comparison)
     yield (
         "Mean ± sample standard deviation over runs (folds x seeds); last evaluated round. `-`: undefined or never "
         "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock. "
@@ -140,7 +137,7 @@ _OF_VARIANTS = (
 )
 
 
-def ablation_table(comparison: Comparison, slug: str) -> Table | None:
+def ablation_table(comparison: Comparison) -> Table | None:
     """Table III, RELIEF and what remains of it without one part; None where no variant was planned or run."""
     variants = [v for v in ablations(comparison) if v in DESCRIBED]
     if not variants:
@@ -157,7 +154,6 @@ def ablation_table(comparison: Comparison, slug: str) -> Table | None:
         return printed(comparison, "III", VARIANT_ROWS.get(label, label), score, prefix)
 
     return table_of(
-        slug,
         comparison,
         (*papers, *ours),
         columns,
@@ -165,8 +161,7 @@ def ablation_table(comparison: Comparison, slug: str) -> Table | None:
         caption=f"RELIEF without one of its parts{' (the paper, Table III)' if comparison.is_on_papers_data else ''}: "
         f"{comparison.title}.",
         notes=(
-            protocol(comparison),
-            *clock_note(comparison),
+            *premises(comparison),
             "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
             "V2 and V3 drop two parts at once; the variants with V0's mandatory blocks drop one.",
             *([slots] if col.FREE_SLOTS in columns else []),
@@ -281,7 +276,7 @@ _OF_FLEET = (
 _PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
 
 
-def testbed_table(comparison: Comparison, slug: str) -> Table | None:
+def testbed_table(comparison: Comparison) -> Table | None:
     """Section VII, our figures over what the paper measured and prints in the text; None for another fleet."""
     if comparison.text("fleet.preset") != "testbed":
         return None
@@ -296,14 +291,12 @@ def testbed_table(comparison: Comparison, slug: str) -> Table | None:
     is_measured = comparison.clock == "measured"
     how = "computed from a measured device profile." if is_measured else "simulated: no deviation is computed."
     return table_of(
-        slug,
         comparison,
         [v for v in labels_of(comparison) if v in REPRESENTATIVE or comparison.has(v)],
         _OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
         caption=f"Testbed (the paper's Section VII-D and Fig. 8): {comparison.title}.",
         notes=(
-            protocol(comparison),
-            *clock_note(comparison),
+            *premises(comparison),
             f"The paper's figures were measured on two Jetson boards. Ours are {how}{own_models(comparison)}",
         ),
         beside=theirs,
@@ -332,14 +325,14 @@ def _of_weakest(comparison: Comparison) -> dict[str, dict[str, Stat]]:
     fields = {"compute_s": "compute_s", "wait_s": "wait_s", "device_j": "energy_j"}
     found: dict[str, dict[str, Stat]] = {}
     for label in (method.label for method in comparison.rows):
-        runs = [r for r in comparison.runs_of(label) if not is_pooled(r) and _WEAKEST in types_of(r).values()]
-        shares = [s for r in runs for s in device_shares([r], label, comparison.clock) if s.kind == _WEAKEST]
+        runs = [r for r in comparison.runs_of(label) if _WEAKEST in r.types.values()]
+        shares = [s for r in runs for s in device_shares([r], comparison.clock) if s.kind == _WEAKEST]
         known = fields.items() if shares else ()
         found[label] = {name: stat([getattr(s, of) for s in shares]) for name, of in known}
     return found
 
 
-def device_table(comparison: Comparison, slug: str) -> Table | None:
+def device_table(comparison: Comparison) -> Table | None:
     """Table VI, the testbed's devices, ours below the paper's names; None for another fleet."""
     if comparison.text("fleet.preset") != "testbed":
         return None
@@ -350,7 +343,6 @@ def device_table(comparison: Comparison, slug: str) -> Table | None:
     rows = [_device(row, " + ".join(sensors[kind]), types[kind].active_power_w) for kind, row in devices.items()]
     note = "Ours are the power and the sensors that the fleet of these runs was given; one type stands for its devices."
     return Table(
-        slug=slug,
         caption=f"Table VI of the paper (the testbed's devices) with ours: {comparison.title}.",
         head=("device", "power mode", "sensors", "power, W"),
         rows=tuple(rows),

@@ -59,7 +59,6 @@ _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
 def table_of(
-    slug: str,
     comparison: Comparison,
     labels: Sequence[str],
     columns: Sequence[Column],
@@ -79,7 +78,6 @@ def table_of(
     """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
 
     Args:
-        slug: its name.
         comparison: where the figures are from.
         labels: the methods.
         columns: the figures.
@@ -111,7 +109,6 @@ def table_of(
         return Row(name=names.get(label, label), cells=cells, rule=label in rules, faint=label in faint)
 
     return Table(
-        slug=slug,
         caption=caption,
         head=(first, "runs", *(heads or [column.head for column in columns]), *others),
         rows=tuple(map(row, labels)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -33,7 +33,7 @@ from relief_ray.core.messages import (
     WeightedSum,
 )
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
+from relief_ray.strategies.common import Preset, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,
     Recipe,
@@ -61,12 +61,12 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 class DarkDistill(StrategyConfig):
     """Configuration of DarkDistill."""
 
-    title: ClassVar[str] = "DarkDistill"
-    kind: ClassVar[str] = "baseline"
-    about: ClassVar[str] = "an early-exit model cut to each device's depth; shallow models teach deeper ones"
-    citation: ClassVar[str | None] = "qu2025darkdistill"
-    search: ClassVar[Search] = search_over("kd_epochs", (1, 2, 4), "kd")
-    read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
+    title = "DarkDistill"
+    kind = "baseline"
+    about = "an early-exit model cut to each device's depth; shallow models teach deeper ones"
+    citation = "qu2025darkdistill"
+    search = search_over("kd_epochs", (1, 2, 4), "kd")
+    read_with = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
     """A client's weight in its depth class's mean."""

@@ -12,11 +12,11 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,7 @@ from relief_ray.core.groups import GroupId, ParamGroup
 from relief_ray.core.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.core.protocols import Explanation
 from relief_ray.server.aggregation import (
+    Weight,
     apply_step,
     divergence,
     mean_step,
@@ -33,7 +34,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import Preset, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.budget import (
     D_BAR,
@@ -50,7 +51,6 @@ from relief_ray.strategies.relief.explanation import Reasons, explanation, offer
 
 BOOTSTRAP = "bootstrap"
 _DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
-Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
@@ -60,17 +60,17 @@ class Relief(StrategyConfig):
     mandatory groups.
     """
 
-    title: ClassVar[str] = "RELIEF"
-    kind: ClassVar[str] = "RELIEF, V0"
-    about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
-    citation: ClassVar[str | None] = "wu2026relief"
-    bootstrap: ClassVar[bool] = True
-    explains: ClassVar[bool] = True
-    search_trades_speed: ClassVar[str] = "a higher budget trains more groups"
+    title = "RELIEF"
+    kind = "RELIEF, V0"
+    about = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
+    citation = "wu2026relief"
+    bootstrap = True
+    explains = True
+    search_trades_speed = "a higher budget trains more groups"
     # Slots decide both speed and accuracy; gamma only smooths the ranking.
-    search: ClassVar[Search] = search_over("slots_slowest", (None, 3, 5), "slots")
-    one_of: ClassVar[tuple[str, ...]] = ("slots_slowest", "deadline_s", "deadline_fraction")
-    read_with: ClassVar[ReadWith] = (("fill", "count", ("slots_slowest", "cover")),)
+    search = search_over("slots_slowest", (None, 3, 5), "slots")
+    one_of = ("slots_slowest", "deadline_s", "deadline_fraction")
+    read_with = (("fill", "count", ("slots_slowest", "cover")),)
     name: Literal["relief"] = "relief"
     select: Select = "divergence"
     """The order in which groups beyond the mandatory ones are offered (``relief.budget``); ``all`` trains every

@@ -30,3 +30,8 @@ def test_commands_are_found():
 def test_a_command_has_the_parameters_of_what_carries_it_out(target, names):
     module, _, function = target.partition(":")
     assert set(inspect.signature(getattr(import_module(f"actors.commands.{module}"), function)).parameters) == names
+
+
+def test_a_command_says_what_it_read(invoke):
+    done = invoke("model", "describe", "quick", "--set", "seed=010", "--set", "rounds=2")
+    assert done.exit_code == 0 and done.stderr == "NOTE: read as seed=10\n"

@@ -148,3 +148,14 @@ def test_one_of_several_that_fails_stops_no_other_and_resume_goes_on(invoke: Inv
     resumed = invoke("resume", out, "--jobs", 2)
     assert resumed.exit_code == 0, resumed.output
     assert read_run(out / f"{name}.Mine-s0").status == "done"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("axis", [("--seeds", "0-1"), ("--set", "replicates=2")])
+def test_partitions_that_are_drawn_for_each_replicate_stand_in_one_table(invoke, tmp_path, axis):
+    drawn = ["--set=data.partition=dirichlet", "--set=data.dirichlet_alpha=0.3", "--set=data.num_clients=8"]
+    line = ["run", "quick", "--strategies", "fedavg", "--rounds", 1, "--out", tmp_path / "x", *axis, *drawn, *SMALL]
+    done = invoke(*line)
+    assert done.exit_code == 0 and "± " in done.stdout, done.output
+    done = invoke("report", tmp_path / "x")
+    assert done.exit_code == 0 and (tmp_path / "x" / "report" / "report.md").read_text().count("\n## ") == 2

@@ -104,7 +104,9 @@ def show(title, rounds, stream=None):
         cell = Cell(name="x", label="relief", config=config, hash="", title=title)
         display.begin(cell, "3 rounds", None)
         for record in rounds:
-            display.round(cell, record, alerts.of(record))
+            display.round(cell, record)
+            for alert in alerts.of(record):
+                display.warn(alert, f"{title}: ")
         display.close()
     return display
 

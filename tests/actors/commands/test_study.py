@@ -60,7 +60,7 @@ def test_the_scatter_of_few_runs_is_told_with_its_interval(invoke: Invoke):
 def test_a_scatter_of_made_up_data_says_so(invoke: Invoke, monkeypatch):
     cells = read_cells([Path("results/smoke")])
     made_up = replace(cells, runs=cells.runs.assign(data_origin="SYNTHETIC"))
-    monkeypatch.setattr("relief_ray.report.frames.read_cells", lambda folders, parsed: made_up)
+    monkeypatch.setattr("actors.commands.study.read_cells", lambda folders, parsed: made_up)
     shown = " ".join(invoke("plan-study", "results/smoke", "--first=relief", "--second=v1").stdout.split())
     assert "4 paired runs of relief and v1 on SYNTHETIC data (F1" in shown
 

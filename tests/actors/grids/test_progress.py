@@ -25,8 +25,8 @@ class Heard(GridLines):
         super().__init__()
         self.rounds = []
 
-    def round(self, cell, record, alerts):
-        super().round(cell, record, alerts)
+    def round(self, cell, record):
+        super().round(cell, record)
         self.rounds.append((cell.title, record.round))
 
 

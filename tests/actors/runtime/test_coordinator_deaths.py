@@ -11,10 +11,9 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryEr
 from actors.launch import Hooks, run_experiment
 from actors.runtime import coordinator_client
 from actors.runtime.coordinator_client import Deaths, Pulse, follow
-from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
 from relief_ray.records.run_folder import read_run
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import CoordinatorLost, UserError
 from tests.actors.runtime.struck import struck
 from tests.actors.runtime.test_launch import new_run, results
 

@@ -150,7 +150,7 @@ def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(cluster, 
     seen, killed = [], []
 
     class Killer(Callback):
-        def round(self, cell, record, alerts):
+        def round(self, cell, record):
             seen.append(record.round)
             if record.round >= 3 and not killed:
                 killed.append(driver(plan.look()[0].folder))

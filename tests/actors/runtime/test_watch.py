@@ -1,6 +1,7 @@
 """Where a host hangs: told again and again while a call runs, and forgotten with its end."""
 
 import time
+from types import SimpleNamespace
 
 from actors.runtime import errors as watch
 
@@ -9,7 +10,7 @@ def test_the_line_is_told_while_the_call_lasts_and_not_kept_for_a_later_one(monk
     """Its limit may become shorter while it runs: a single look shortly before the first one's end came too late."""
     told, lines = [], iter(["my.py, line 3", "my.py, line 3", "my.py, line 7"])
     monkeypatch.setattr(watch.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(watch, "_key_here", lambda: b"hang.a")
+    monkeypatch.setattr(watch.ray, "get_runtime_context", lambda: SimpleNamespace(get_actor_id=lambda: "a"))
     monkeypatch.setattr(watch, "line_running", lambda frame: next(lines, None))
     monkeypatch.setattr(watch, "_leave", lambda key, line: told.append(line))
     with watch.hang_watched(0.1):
@@ -25,7 +26,7 @@ def test_the_line_is_told_while_the_call_lasts_and_not_kept_for_a_later_one(monk
 def test_a_call_that_ends_after_a_look_leaves_no_line(monkeypatch):
     told = []
     monkeypatch.setattr(watch.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(watch, "_key_here", lambda: b"hang.a")
+    monkeypatch.setattr(watch.ray, "get_runtime_context", lambda: SimpleNamespace(get_actor_id=lambda: "a"))
     monkeypatch.setattr(watch, "line_running", lambda frame: "my.py, line 3")
     monkeypatch.setattr(watch, "_leave", lambda key, line: told.append(line))
     until_s = time.monotonic() + 30.0

@@ -41,7 +41,7 @@ def test_of_several_runs_a_round_is_shown_now_and_then_and_the_last_of_each(runs
             cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
             lines.begin(cell, "2 rounds", None)
             for record in records:
-                lines.round(cell, record, ())
+                lines.round(cell, record)
             lines.end(cell, End(status="done", record=records[-1], view=VIEW))
         return [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
 

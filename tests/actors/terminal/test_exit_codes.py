@@ -4,10 +4,9 @@ import errno
 
 import pytest
 
-from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
 from relief_ray.core.federated import RoundVoid
-from relief_ray.support.errors import UserCodeError, UserError
+from relief_ray.support.errors import CoordinatorLost, UserCodeError, UserError
 
 
 def disk_error(number: int) -> UserError:

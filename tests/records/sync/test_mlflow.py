@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +35,7 @@ from relief_ray.records.sync.mlflow import (
     sync,
     write_sync,
 )
+from relief_ray.records.sync.sender import brief
 from relief_ray.support.errors import UserError
 from tests.records.sync.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import change_run, put_rounds, put_run
@@ -64,6 +69,23 @@ def test_sync_copies_everything_once(run):
     assert (target.step, target.status, target.run_id) == (3, "done", stored_run.info.run_id)
     known = {SIMULATED.get(name, name) for name in METRICS} | {"clients_used"}
     assert known >= {key for key, _ in expected(1)}
+
+
+@pytest.mark.parametrize(
+    ("status", "there"),
+    [
+        ("done", "FINISHED"),
+        ("failed", "FAILED"),
+        ("interrupted", "KILLED"),
+        ("stopped", "KILLED"),
+        ("running", "RUNNING"),
+    ],
+)
+def test_how_a_run_ended_is_its_status_in_the_store(run, status, there):
+    change_run(run, status=status)
+    sync(run)
+    (stored_run,) = stored(run)
+    assert stored_run.info.status == there
 
 
 @pytest.mark.parametrize("status", ["done", "interrupted"])
@@ -239,6 +261,52 @@ def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
     assert stored(run) == []
     assert sync(run).num_points == 4 * POINTS_A_ROUND
     assert [p.name for p in run.parent.iterdir() if p.name.endswith(".new")] == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["a%20b", "what?x=1", "h#y", "two words", "[1]", "100%", "é"])
+def test_a_folder_of_any_name_has_its_store_and_nothing_else(finished, empty_store, tmp_path, name):
+    folder = tmp_path / name / "run"
+    shutil.copytree(finished, folder)
+    shutil.copy(empty_store, folder.parent / "mlflow.db")
+    assert sync(folder).num_points == 4 * POINTS_A_ROUND and sync(folder).num_points == 0
+    assert {p.name for p in tmp_path.iterdir()} == {name}
+    made = {p.name for p in folder.parent.iterdir()}
+    assert made == {"run", "mlflow.db", "mlflow.db.lock", "mlartifacts"}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["what?x=1", "plain"])
+def test_a_store_that_cannot_be_made_leaves_nothing(finished, tmp_path, monkeypatch, name):
+    """Neither the part of the schema that was written nor a folder of MLflow's own."""
+    folder = tmp_path / name / "run"
+    shutil.copytree(finished, folder)
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mlflow_store, "move", full)
+    with pytest.raises(UserError, match=r"cannot export .*No space left on device"):
+        sync(folder)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert {p.name for p in folder.parent.iterdir()} == {"run", "mlflow.db.lock"}
+
+
+@pytest.mark.ci
+def test_the_remedy_for_a_deleted_experiment_works_as_it_is_written(run):
+    """It is typed into a shell."""
+    client = mlflow_store._connect(Store(uri=store_uri(run)))
+    experiment = client.create_experiment("relief-ray")
+    client.delete_experiment(experiment)
+    with pytest.raises(
+        UserError, match="its experiment 'relief-ray' was deleted, expected one that takes runs"
+    ) as told:
+        sync(run)
+    (line,) = re.findall(r"restore it with `(.*)`", brief(told.value))  # as notes and pages of runs say it
+    here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", line], env=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sync(run).num_points == 4 * POINTS_A_ROUND
 
 
 @pytest.mark.ci

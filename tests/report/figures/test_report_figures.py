@@ -1,12 +1,14 @@
 """Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
 import dataclasses
+import re
 
 import pandas as pd
 import pytest
 
 from relief_ray.report.build import build
 from relief_ray.report.comparison import by_setting
+from relief_ray.report.figures import style
 from relief_ray.report.figures.devices import (
     MAX_CLIENTS,
     allocation,
@@ -31,10 +33,11 @@ from relief_ray.report.figures.progress import (
     rare,
     span,
 )
-from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
+from relief_ray.report.figures.style import at_most, drawn, save, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.remarks import device_shares
 from relief_ray.strategies import PRESETS, method_name
+from tests.report.conftest import STRATEGIES
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
 MAKERS = (progress, rare, pareto, modalities, cosine, traces, allocation, devices, timeline_figure)
@@ -50,7 +53,7 @@ def experiment(make, family, put_on, inventory_of):
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
 def test_every_figure_draws_and_keeps_its_data(experiment, maker):
     pytest.importorskip("matplotlib")
-    plot = maker(experiment, "x")
+    plot = maker(experiment)
     assert plot is not None and plot.rows and all(len(r) == len(plot.columns) for r in plot.rows)
     with sheet(plot.height_in) as figure:
         plot.draw(figure)
@@ -67,7 +70,7 @@ def test_no_runs_no_figures(make, inventory_of):
 def test_nothing_is_cut_where_scores_reach_100(make, put_on, inventory_of, maker):
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
     runs = [put_on(make(v, scores=(0.99, 1.0), rare={"1": 1.0, "2": 1.0})) for v in ("fedavg", "relief")]
-    plot = maker(by_setting(inventory_of(runs))[0], "x")
+    plot = maker(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as figure:
         plot.draw(figure)
         agg.FigureCanvasAgg(figure).draw()
@@ -105,7 +108,7 @@ def test_phases_are_fifths_of_the_planned_rounds(make):
 def test_phases_need_five_rounds(make, put_on, inventory_of):
     def drawn_of(number):
         runs = [put_on(make("fedavg", scores=(0.5,) * number))]
-        return phases(by_setting(inventory_of(runs))[0], "x")
+        return phases(by_setting(inventory_of(runs))[0])
 
     assert drawn_of(4) is None
     figure = drawn_of(5)
@@ -117,7 +120,7 @@ def test_phases_need_five_rounds(make, put_on, inventory_of):
 def test_curves_count_the_bootstrap_as_an_aggregation(experiment):
     points = {(p.method, p.round): p.aggregations for p in curve_points(experiment).itertuples()}
     assert (points["fedavg", 2], points["relief", 1], points["relief", 2]) == (2, 2, 3)
-    figure = progress(experiment, "x")
+    figure = progress(experiment)
     assert "F1 over aggregations" in figure.caption and "counted as one" in figure.caption
 
 
@@ -132,7 +135,7 @@ def test_rare_f1_is_drawn_round_by_round(make, put_on, inventory_of):
         return dataclasses.replace(loaded, rounds=rounds)
 
     experiment = by_setting(inventory_of([put_on(falling(make("fedavg")))]))[0]
-    rows = [dict(zip(rare(experiment, "x").columns, row, strict=True)) for row in rare(experiment, "x").rows]
+    rows = [dict(zip(rare(experiment).columns, row, strict=True)) for row in rare(experiment).rows]
     assert [row["f1_percent"] for row in rows] == pytest.approx([20.0, 10.0])
 
 
@@ -140,7 +143,7 @@ def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
     """Three methods of equal cost: their markers stand at the largest seconds of all."""
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
     runs = [put_on(make(m)) for m in ("fedavg", "fedprox", "fedel")]
-    plot = pareto(by_setting(inventory_of(runs))[0], "x")
+    plot = pareto(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as canvas:
         plot.draw(canvas)
         agg.FigureCanvasAgg(canvas).draw()
@@ -156,13 +159,13 @@ def test_a_front_of_one_method_is_named_in_words(make, put_on, inventory_of):
     """A line between trade-offs needs two methods: FedProx ends above FedAvg at the same cost, or costs more too."""
     for round_s, words in ((2.0, "No federated method ends above `fedprox`"), (3.0, "Line: Pareto front")):
         runs = [put_on(make("fedavg")), put_on(make("fedprox", scores=(0.5, 0.7), round_s=round_s))]
-        assert words in pareto(by_setting(inventory_of(runs))[0], "x").caption
+        assert words in pareto(by_setting(inventory_of(runs))[0]).caption
 
 
 def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, inventory_of):
     """It stands on the axis at 0 MiB, where the frame would cut its left half; below the frame nothing is drawn."""
     runs = [put_on(make("fedavg")), put_on(make("local", up_bytes=0)), put_on(make("full_only", scores=(0.1, 0.05)))]
-    plot = pareto(by_setting(inventory_of(runs))[0], "x")
+    plot = pareto(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as canvas:
         plot.draw(canvas)
         points = {line.get_label(): line for line in canvas.axes[2].lines}
@@ -173,7 +176,7 @@ def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, invent
 def test_bars_of_methods_of_equal_cost_do_not_hide_each_other(make, put_on, inventory_of):
     """FedAvg and FedProx cost the same: their bars stand apart, each on its own point's marker."""
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s))) for m in ("fedavg", "fedprox") for s in (0, 1)]
-    plot = pareto(by_setting(inventory_of(runs))[0], "x")
+    plot = pareto(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as canvas:
         plot.draw(canvas)
         ax = canvas.axes[0]
@@ -186,20 +189,20 @@ def test_the_costs_of_whole_runs_name_the_share_of_the_bootstrap(make, put_on, i
     """A bootstrap and two rounds of the same length: RELIEF spends a third of its seconds before round 1."""
     runs = [put_on(make(m)) for m in ("fedavg", "relief")]
     assert "of the whole run, bootstrap included (its share of the seconds: `relief` 33 %); DSA" in (
-        pareto(by_setting(inventory_of(runs))[0], "x").caption
+        pareto(by_setting(inventory_of(runs))[0]).caption
     )
-    assert "bootstrap" not in pareto(by_setting(inventory_of([runs[0], put_on(make("fedprox"))]))[0], "x").caption
+    assert "bootstrap" not in pareto(by_setting(inventory_of([runs[0], put_on(make("fedprox"))]))[0]).caption
 
 
 def test_bands_stand_around_every_method_where_runs_are_repeated(make, put_on, inventory_of):
     labels = ("fedavg", "fedprox", "fedel", "relief")
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s)), where=f"{m}{s}") for m in labels for s in (0, 1)]
-    plot = progress(by_setting(inventory_of(runs))[0], "x")
+    plot = progress(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as canvas:
         plot.draw(canvas)
         assert [len(ax.collections) for ax in canvas.axes] == [4] * 4
     assert "mean of 2 runs, bands" in plot.caption
-    alone = progress(by_setting(inventory_of([put_on(make(m)) for m in labels]))[0], "x")
+    alone = progress(by_setting(inventory_of([put_on(make(m)) for m in labels]))[0])
     assert "mean" not in alone.caption and "band" not in alone.caption
 
 
@@ -220,7 +223,7 @@ def test_cosines_are_averaged_and_other_groups_left_out(make):
 
 def test_shares_of_a_round_by_hand(make):
     """Device 2 (Type C) of a 2 s round: compute .5 + .25 + .25, link 1, no wait; joules a third of the fleet's."""
-    shares = {s.kind: s for s in device_shares([make("fedavg")], "fedavg", "split_naive")}
+    shares = {s.kind: s for s in device_shares([make("fedavg")], "split_naive")}
     assert (shares["C"].compute_s, shares["C"].link_s, shares["C"].wait_s) == (1.0, 1.0, 0.0)
     assert shares["C"].energy_j == pytest.approx(100 / 3) and shares["C"].num_devices == 1
     assert shares["A"].wait_s == 1.0
@@ -248,9 +251,9 @@ def test_no_two_methods_look_the_same_however_many_there_are():
 def test_the_front_names_methods_that_have_no_place_in_it(make, put_on, inventory_of):
     """Pooled training has no fleet, so no costs: without a word a reader would look for its point."""
     runs = [put_on(make(m)) for m in ("fedavg", "fedprox", "central")]
-    caption = pareto(by_setting(inventory_of(runs))[0], "x").caption
+    caption = pareto(by_setting(inventory_of(runs))[0]).caption
     assert "Not drawn (on one device with all data, so without the fleet's costs): `central` 60.0 %." in caption
-    assert "Not drawn" not in pareto(by_setting(inventory_of(runs[:2]))[0], "x").caption
+    assert "Not drawn" not in pareto(by_setting(inventory_of(runs[:2]))[0]).caption
 
 
 def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
@@ -263,7 +266,53 @@ def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
 
 
 def test_at_most_six_lines_the_paper_s_first(experiment):
-    assert drawn(experiment) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+    assert drawn(experiment, STRATEGIES) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+    assert drawn(experiment, ["v3", "relief"]) == ["relief", "v3"]
+
+
+@pytest.mark.parametrize("maker", [progress, rare, modalities], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("most", [1, 3, 6])
+def test_a_caption_counts_the_methods_that_its_file_has_and_the_picture_lacks(experiment, maker, most, monkeypatch):
+    """Whichever methods have no value of that kind: they are in neither."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(style, "_MAX_METHODS", most)
+    plot = maker(experiment)
+    with sheet(plot.height_in) as figure:
+        plot.draw(figure)
+        shown = {text.get_text() for each in figure.legends for text in each.get_texts()}
+    in_file = {row[0] for row in plot.rows}
+    more = re.search(r"(\d+) more methods? in the CSV file", plot.caption)
+    assert shown <= in_file and len(shown) == min(most, len(in_file))
+    assert len(in_file) - len(shown) == (int(more[1]) if more else 0)
+
+
+def test_methods_without_a_rare_f1_are_not_said_to_be_in_its_file(make, family, put_on, inventory_of):
+    def lacking(loaded):
+        rounds = [r.model_copy(update={"metrics": r.metrics and r.metrics.model_copy(update={"f1_rare": None})})
+                  for r in loaded.rounds]  # fmt: skip
+        return dataclasses.replace(loaded, rounds=tuple(rounds))
+
+    runs = [put_on(r if r.label in ("fedavg", "relief") else lacking(r)) for r in family]
+    plot = rare(by_setting(inventory_of(runs))[0])
+    assert {row[0] for row in plot.rows} == {"fedavg", "relief"} and "more method" not in plot.caption
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_a_letter_that_no_font_has_is_no_box(tmp_path, suffix):
+    """Classes and sensors are called as their owner likes; matplotlib warns of every box."""
+    pytest.importorskip("matplotlib")
+    with sheet(1.0) as figure:
+        names = ("走る", "漢字\n腕 ±1", "plain", "é ± µ", "산책", "\U0001f3c3")
+        texts = [figure.text(0.1, 0.1, name) for name in names]
+        ticks = figure.add_subplot()
+        ticks.set_xticks(range(3), names[:3])
+        save(figure, tmp_path / f"x{suffix}")
+        written = [text.get_text() for text in texts]
+        assert [tick.get_text() for tick in ticks.get_xticklabels()] == written[:3]
+    assert written[2:4] == ["plain", "é ± µ"] and written[1].endswith("±1") and "\n" in written[1]
+    pairs = zip(names, written, strict=True)
+    assert all(shown == name or "\\u" in shown.lower() for name, shown in pairs)
 
 
 def test_where_there_is_no_room_ones_own_method_stays_and_then_the_papers_five():
@@ -315,7 +364,7 @@ def test_wide_numbers_leave_room_for_the_label_of_seconds(seconds):
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
 def test_no_label_leaves_the_sheet(experiment, maker):
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
-    plot = maker(experiment, "x")
+    plot = maker(experiment)
     with sheet(plot.height_in) as figure:
         plot.draw(figure)
         agg.FigureCanvasAgg(figure).draw()

@@ -37,7 +37,7 @@ def compared(family, make):
 def test_every_heading_is_explained_and_none_that_is_not_printed(compared, family, put_on, inventory_of):
     made = [table for c in compared for table in (*brief_tables(c), scores_table(c), costs_table(c), wide_table(c))]
     (setting,) = by_setting(inventory_of([put_on(run) for run in family]))
-    made += [main_table(setting, "m"), ablation_table(setting, "a")]
+    made += [main_table(setting), ablation_table(setting)]
     printed = {head for table in made for head in table.head if not head.startswith(OF_PAPER)}
     printed |= {c.head for c in ALL} | {c.head for c in TUNED}
     assert table_of("Columns")[0] == printed
