@@ -120,6 +120,7 @@ set_up() {
   say packages "installing relief-ray${extras:+[$extras]}"
   install --constraint "$venv/constraints.txt" --editable ".${extras:+[$extras]}"
   if [ "$mode" = edge ]; then after_edge; fi
+  say kernels "$("$py" -m relief_ray.kernels)"
   printf '%s\n' "$digest" >"$venv/.relief-edge"
   if [ -n "$extras" ]; then printf '%s\n' "$digest" >"$venv/.relief-server"; fi
   if [ "$extras" = server,moment,search,docs,dev ]; then

@@ -30,6 +30,7 @@ from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.time import Profile, profile_text
+from relief_ray.kernels.library import library, why_missing
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
 from relief_ray.records.lock import FileLock
@@ -187,6 +188,7 @@ def doctor_lines(
         # The date of the folder is looked at before a trial changes it.
         "clock": _clock(runs),
         "cache": _folder("cache", _nearest(cache_root()), "point RELIEF_CACHE to a larger disk"),
+        "kernels": _kernels(),
         "runs": _folder("runs", runs, "choose a folder on a larger disk with --out"),
         "locks": _locks(runs),
         "MLflow": _store(Store(uri=store_uri(out / "run", uri))),
@@ -310,6 +312,14 @@ def _memory(root: Path) -> Iterator[DoctorLine]:
         f"{free_gib:.1f} GiB for processes of this user",
         "end something else, or raise the limit of this container" if free_gib < _LEAST_GIB else "",
     )
+
+
+def _kernels() -> Iterator[DoctorLine]:
+    """The library of the engine `fused`, compiled here if it is not there yet."""
+    if why := why_missing():
+        yield DoctorLine("kernels", f"none: {why}", "Backbone 1 trains all the same, with the engine gemm")
+    else:
+        yield DoctorLine("kernels", str(library()._name))
 
 
 def _data() -> Iterator[DoctorLine]:

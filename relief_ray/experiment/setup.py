@@ -374,7 +374,7 @@ def assemble(
         start=backbone.params(),
         frozen=backbone.facts,
         warnings=(
-            *_warnings(backbone, config),
+            *_warnings(backbone, config, engine),
             *foreign_profile(config, backbone.shape, model.accountant.clocks),
         ),
         strategy=model.strategy,
@@ -424,15 +424,18 @@ def _calibration(backbone: Backbone, data: FederatedData, streams: Streams) -> W
     return windows.take(np.sort(order[: backbone.chunk or CHUNK]))
 
 
-def _warnings(backbone: Backbone, config: ExperimentConfig) -> tuple[str, ...]:
-    """Lines about the backbone: its own, where BatchNorm's statistics come from, and what was not calibrated."""
+def _warnings(backbone: Backbone, config: ExperimentConfig, engine: Engine) -> tuple[str, ...]:
+    """Lines about the backbone: its own, a slower engine, BatchNorm's statistics, and what was not calibrated."""
     text = (
         f"BatchNorm: running statistics of {len(backbone.statistics.layers)} layers stay on each client; the global "
         f"model is evaluated with those of up to {backbone.chunk or CHUNK} validation windows"
     )
     if config.training.missing == "zero_input":
         text += "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out"
-    return (*backbone.warnings, *([text] if backbone.statistics else []), *uncalibrated(config))
+    is_slower = "fused" in config.backbone.engines and config.training.engine == "auto" and engine != "fused"
+    slower = f"training.engine=auto is {engine} here: {why}" if is_slower and (why := why_missing()) else ""
+    lines = (slower, text if backbone.statistics else "")
+    return (*backbone.warnings, *filter(None, lines), *uncalibrated(config))
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
