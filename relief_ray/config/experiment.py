@@ -103,7 +103,10 @@ def _read(text: str) -> Setting:
 
 
 def read_as(settings: Iterable[Setting]) -> str:
-    """``seed=10, training.lr=1000`` of settings whose text is not how their value is written; empty for none."""
+    """``seed=10, training.lr=1000``: the settings that were typed otherwise than their value is written, as read.
+
+    Empty where there are none. Of a text that was too long to keep (it ends with ``..``) nobody can tell.
+    """
 
     def plain(text: str) -> str:  # without blanks, quotes, and signs and zeros that only a printed exponent has
         return re.sub(r"(?<=\d)e\+?(-?)0*(?=\d)", r"e\1", re.sub(r"[\s'\"]", "", text.lower()))

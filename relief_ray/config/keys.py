@@ -172,7 +172,7 @@ def _values_of(schema: Schema) -> Schema | None:
 
 
 def _is_one(value: object, items: Schema) -> bool:
-    """Whether a value is one of a list's, its brackets forgotten."""
+    """Whether a value may stand in a list of such items: then its brackets were forgotten."""
     if options := _options(items):
         return value in options
     fits = {"string": str, "integer": int}.get(items.get("type", "")) is type(value)

@@ -220,7 +220,8 @@ class Worker:
         # BatchNorm's running statistics are the client's own, or those of the calibration windows under the model.
         if kept := of_statistics(state):
             self.backbone.statistics.load(kept)
-        elif self.job.calibration is not None:
+        elif self.backbone.statistics:
+            assert self.job.calibration is not None, "set for every backbone with statistics"
             calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
 
 

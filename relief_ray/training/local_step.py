@@ -188,7 +188,8 @@ def backward(loss: Tensor, objective: Callable[..., object]) -> None:
         is_autograds = any(words in str(error) for words in ("inplace operation", "a second time"))
         if users_function(objective) is None or not is_autograds:
             raise
-        said = f"returned a loss whose gradient fails ({error}), expected one that autograd takes; change none in place"
+        fix = "expected one that autograd takes; change no tensor in place"
+        said = f"returned a loss whose gradient fails ({error}), {fix}"
         require(objective, "client.objective", "", lambda: said)
 
 

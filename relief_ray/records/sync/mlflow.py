@@ -429,10 +429,10 @@ def _experiment(client: MlflowClient, store: Store) -> str:
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
     if experiment.lifecycle_stage != "active":
         uri, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
-        place = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} " if uri == store.uri else ""  # masked, it would not work
+        address = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} " if uri == store.uri else ""  # masked, it would not work
         raise UserError(
             f"{uri}: its experiment {store.experiment!r} was deleted, expected one that takes runs; restore it with "
-            f"`{place}{restore}`, or name another store (tracking.uri; of sync: --uri)"
+            f"`{address}{restore}`, or name another store (tracking.uri; of sync: --uri)"
         )
     return str(experiment.experiment_id)
 

@@ -156,6 +156,6 @@ def test_partitions_that_are_drawn_for_each_replicate_stand_in_one_table(invoke,
     drawn = ["--set=data.partition=dirichlet", "--set=data.dirichlet_alpha=0.3", "--set=data.num_clients=8"]
     line = ["run", "quick", "--strategies", "fedavg", "--rounds", 1, "--out", tmp_path / "x", *axis, *drawn, *SMALL]
     done = invoke(*line)
-    assert done.exit_code == 0 and "± " in done.stdout, done.output
+    assert done.exit_code == 0 and "±" in done.stdout, done.output
     done = invoke("report", tmp_path / "x")
     assert done.exit_code == 0 and (tmp_path / "x" / "report" / "report.md").read_text().count("\n## ") == 2
