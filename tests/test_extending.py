@@ -248,6 +248,6 @@ def test_an_engine_that_the_backbone_does_not_have_is_refused(write, run_cache, 
     config = config_of("relief", backbone=f"{write(text)}:MyBackbone", training={"engine": "gemm"})
     with pytest.raises(UserError, match=r"'gemm': backbone \w+:MyBackbone has no stages for it; take 'reuse'"):
         drive(config, tmp_path / "none")
-    able = write(text.replace("    hidden: int", "    has_gemm = True\n    hidden: int", 1))
+    able = write(text.replace("    hidden: int", '    engines = ("gemm",)\n    hidden: int', 1))
     for engine in ("auto", "gemm"):
         assert choose_engine(config_of("relief", backbone=f"{able}:MyBackbone", training={"engine": engine})) == "gemm"

@@ -40,7 +40,7 @@ def test_another_program_is_named_by_what_differs(tmp_path):
 
 
 def test_a_resume_by_another_program_is_refused_unless_asked_for_and_then_recorded(tmp_path):
-    begin(tmp_path)
+    run = begin(tmp_path)
     change_run(tmp_path, source_digest="f" * 64)
     with pytest.raises(UserError, match=r"begun by another program \(sources ffffffffffff there.*--other-code"):
         reopen(tmp_path)
@@ -48,7 +48,7 @@ def test_a_resume_by_another_program_is_refused_unless_asked_for_and_then_record
     folder.close()
     (note,) = read_run(tmp_path).warnings
     assert note.startswith("resumed by another program: sources ffffffffffff there")
-    assert setup.engine == "gemm"
+    assert setup.engine == run.engine
 
 
 def test_a_device_profile_counts_by_its_content(tmp_path):

@@ -15,7 +15,7 @@ from benchmarks.engine.eager import EagerCnn, Task, train_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import Times, take_turns, timed
 from benchmarks.engine.product import Product, deviation, straggler_s
-from benchmarks.engine.scenario import Scenario, federated, setup, window_sets, write
+from benchmarks.engine.scenario import OURS, Scenario, federated, setup, window_sets, write
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.messages import Assignment, ClientInfo, Update
 from relief_ray.core.stages import Engine
@@ -114,8 +114,9 @@ def measure_clients(scenario: Scenario, num_turns: int, prefix: str) -> Figures:
 
 def _client_figures(scenario: Scenario, present: tuple[str, ...], num_turns: int) -> Figures:
     client = make_client(scenario, present)
-    naive, fast = (Local(client, make_backbone(scenario, e), e) for e in ("naive", "gemm"))
-    everyone = Local(make_client(scenario, scenario.spec.names), make_backbone(scenario, "gemm"), "gemm")
+    naive, fast = (Local(client, make_backbone(scenario, e), e) for e in ("naive", OURS))
+    whole = make_client(scenario, scenario.spec.names)
+    everyone, gemm = (Local(whole, make_backbone(scenario, e), e) for e in (OURS, "gemm"))
     blocks = tuple(f"fusion.A.{m}" for m in present)
     shared = (*blocks, "fusion.B", "head.1")
     eager = eager_round(client)
@@ -123,6 +124,7 @@ def _client_figures(scenario: Scenario, present: tuple[str, ...], num_turns: int
         "eager_full": eager,
         "own_full": lambda: fast.train(None),
         "own_full_all_sensors": lambda: everyone.train(None),
+        "gemm_full_all_sensors": lambda: gemm.train(None),
         "blocks_naive": lambda: naive.train(blocks),
         "blocks_reuse": lambda: fast.train(blocks),
         "shared_naive": lambda: naive.train(shared),
@@ -150,6 +152,7 @@ def _ratios(times: Times) -> Figures:
     }
     for fast in ("reuse", "blocks_reuse"):
         figures[f"{fast}_vs_own_full"] = times.ratio("own_full", fast)
+    figures["own_full_all_sensors_vs_gemm"] = times.ratio("gemm_full_all_sensors", "own_full_all_sensors")
     return figures | {"reuse_vs_own_full_all_sensors": times.ratio("own_full_all_sensors", "reuse")}
 
 
@@ -157,8 +160,8 @@ def measure_fleet(scenario: Scenario, num_turns: int, num_rounds: int) -> Figure
     """A mixed fleet's round in measured wall time: RELIEF against FedAvg, and FedAvg with the naive engine."""
     write(scenario, peers=False)
     chosen: Mapping[str, tuple[str, Engine]] = {
-        "relief": ("relief", "gemm"),
-        "fedavg": ("fedavg", "gemm"),
+        "relief": ("relief", OURS),
+        "fedavg": ("fedavg", OURS),
         "fedavg_naive": ("fedavg", "naive"),
     }
     with ExitStack() as stack:

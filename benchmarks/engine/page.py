@@ -18,6 +18,7 @@ SCRIPTS = "../benchmarks/engine"
 NOTE = re.compile(r"(full_.*|flower|pfl)_note")
 VARIANTS = (
     ("eager_full", "everything, eager PyTorch"),
+    ("gemm_full_all_sensors", "everything, the engine `gemm`, all sensors present"),
     ("own_full_all_sensors", "everything, our engine, all sensors present"),
     ("own_full", "everything, our engine"),
     ("blocks_naive", "own column blocks, naive freezing"),
@@ -114,7 +115,9 @@ def local(figures: Found) -> str:
     for prefix, data in (("", "PAMAP2"), ("dsa_", "dsa")):
         if f"{prefix}local_windows" not in figures:
             continue
-        rows = [_local_row(figures, prefix, name, text) for name, text in VARIANTS]
+        rows = [
+            _local_row(figures, prefix, name, text) for name, text in VARIANTS if f"{prefix}type_c_{name}_s" in figures
+        ]
         header = ("trained, and by what", "type C, s", "times faster", "type B, s", "times faster")
         parts.append(f"{_local_note(figures, prefix, data)}\n\n{table(header, rows)}")
     note = (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from benchmarks.engine.missed import START
 from benchmarks.engine.noop import KINDS
-from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS, ENGINES
+from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS
 from benchmarks.engine.recording import NUM_CLIENTS
 from benchmarks.engine.start import HELD_WINDOWS, NUM_WINDOWS
 from benchmarks.engine.tables import Found, Row, number, table, value_of
+from relief_ray.core.stages import Engine
 
 NAMES = {
     "everything": "everything",
@@ -188,7 +191,7 @@ def gpu(figures: Found) -> str:
 def predictions(figures: Found) -> str:
     """Section on predicted stage times (part 6)."""
     parts = []
-    for engine in ENGINES:
+    for engine in get_args(Engine):
         if f"predict_{engine}_everything_compute_s" not in figures:
             continue
         rows = [_prediction(figures, f"predict_{engine}_{name}", name) for name in ASSIGNMENTS]

@@ -14,7 +14,7 @@ from statistics import median, quantiles
 
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
-from benchmarks.engine.scenario import Scenario, setup, write
+from benchmarks.engine.scenario import OURS, Scenario, setup, write
 from relief_ray.core.messages import ClientInfo, Fleet, Receipt, StageTimes
 from relief_ray.core.stages import Engine
 from relief_ray.devices.accounting import CostAccountant
@@ -33,7 +33,7 @@ from relief_ray.profiling.profile import (
 )
 
 PRESENT = ("acc", "gyro")
-ENGINES: tuple[Engine, ...] = ("naive", "gemm")
+ENGINES: tuple[Engine, ...] = ("naive", OURS)
 CLOCKS = ("split", "measured")
 PHASES = ("forward_s", "backward_s", "optimizer_s", "compute_s")
 WHOLE = "everything"

@@ -16,7 +16,7 @@ import torch
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import timed
-from benchmarks.engine.scenario import Scenario, setup, start_of, write
+from benchmarks.engine.scenario import OURS, Scenario, setup, start_of, write
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.messages import EvalTarget
 from relief_ray.profiling.profile import FORWARD, Probes
@@ -48,9 +48,9 @@ def measure(scenario: Scenario) -> Figures:
 
 def _round(scenario: Scenario, present: tuple[str, ...], groups: Groups, name: str) -> Figures:
     client = make_client(scenario, present)
-    local = Local(client, make_backbone(scenario, "gemm"), "gemm")
+    local = Local(client, make_backbone(scenario, OURS), OURS)
     wall_s, forward_s, backward_s, optimizer_s = _phases(local, groups)
-    encoders, fusion = _stages(Local(client, make_backbone(scenario, "gemm"), "gemm"), groups)
+    encoders, fusion = _stages(Local(client, make_backbone(scenario, OURS), OURS), groups)
     parts_s = {
         "encoder_forward": encoders * forward_s,
         "fusion_forward": fusion * forward_s,

@@ -14,7 +14,7 @@ from benchmarks.engine.eager import FUSION
 from benchmarks.engine.local import Local, eager_round, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
-from benchmarks.engine.scenario import Scenario, write
+from benchmarks.engine.scenario import OURS, Scenario, write
 from relief_ray.devices.workload import Workload, num_steps, workload
 from relief_ray.models.costs import count_costs
 from relief_ray.training.optimizer import LocalOptimizer
@@ -110,7 +110,7 @@ def full_load(scenario: Scenario) -> Workload:
 def _training(scenario: Scenario, num_turns: int) -> tuple[Figures, list[float], list[float], list[float]]:
     """Training and the peak take turns, since the machine's speed drifts."""
     client, load = make_client(scenario, scenario.spec.names), full_load(scenario)
-    fast, eager = Local(client, make_backbone(scenario, "gemm"), "gemm"), eager_round(client)
+    fast, eager = Local(client, make_backbone(scenario, OURS), OURS), eager_round(client)
     flops = load.forward_flops + load.backward_flops
     peaks: list[float] = []
 

@@ -25,6 +25,7 @@ from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
 from relief_ray.experiment.experiment import run_cell
+from relief_ray.kernels.library import why_missing
 from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
@@ -300,7 +301,8 @@ def _engines(bench: _Bench) -> None:
     layout = bench.build().layout
     last = [g.id for g in layout if g.role == "head"][-1:] or [layout.ids[-1]]
     present = bench.shape.modalities[:-1] or bench.shape.modalities
-    engines: tuple[Engine, ...] = ("reuse", *bench.config.backbone.engines)
+    able = [engine for engine in bench.config.backbone.engines if engine != "fused" or not why_missing()]
+    engines: tuple[Engine, ...] = ("reuse", *able)
     for trained in (None, last):
         expected = _train(bench, present, trained, "naive")
         for engine in engines:

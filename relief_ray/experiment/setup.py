@@ -27,7 +27,7 @@ from relief_ray.devices.calibration import utilisations
 from relief_ray.devices.fleet import DeviceType, build_fleet, device_types, with_windows
 from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, build_clocks, load_profile
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
-from relief_ray.kernels.library import why_missing
+from relief_ray.kernels.library import require_library, why_missing
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
@@ -37,6 +37,7 @@ from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import Setting, UserError, several
+from relief_ray.support.process import choose_device
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK
 from relief_ray.training.job import Job
@@ -295,8 +296,9 @@ def choose_engine(config: ExperimentConfig) -> Engine:
 def why_not_fused(config: ExperimentConfig) -> str:
     """Why a run cannot use the kernels here; empty: it can."""
     training = config.training
-    if training.device != "cpu":
-        return f"its kernels are for a CPU, expected training.device=cpu, found {training.device}"
+    device = choose_device("auto") if training.device == "auto" else training.device
+    if device != "cpu":
+        return f"its kernels are for a CPU, expected training.device=cpu, found {device}"
     if training.autocast != "none" or training.stack > 1:
         return "its kernels are float32 and of one client, expected training.autocast=none and training.stack=1"
     return why_missing()
@@ -308,6 +310,8 @@ def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine |
     Raises:
         UserError: data, fleet or costs are wrong; place and fix are named.
     """
+    if engine == "fused":
+        require_library()
     take_as_users(config.modules())  # those that a program of the user's passed as objects too
     dataset = open_dataset(config.data)
     number = num_clients(dataset, config.data)

@@ -351,6 +351,13 @@ PUBLIC void relief_fuse_back(long n, const R *g, const R *y, R *masked) {
   for (long i = 0; i < n; i++) masked[i] = y[i] <= 0 ? 0 : g[i];
 }
 
+/* |x|^2 in double precision, in which products of two floats are exact: eight sums, added up as `lanes` does. */
+PUBLIC double relief_squares(long n, const R *x) {
+  double sum[8] = {0};
+  for (long i = 0; i < n; i++) sum[i % 8] += (double)x[i] * (double)x[i];
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
 /* e^x for x <= 0 and ln(s) for s >= 1, in double precision, by series that are exact to its last places. */
 INLINE double exp_of(double x) {
   if (!(x >= -700)) return x != x ? x : 0;

@@ -82,7 +82,7 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     name = f"kernels-{machine}-{digest}.so"
     loaded = ctypes.CDLL(str(_built(name, flags)))
-    loaded.relief_loss.restype = ctypes.c_double
+    loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
     return loaded
 
 
@@ -93,6 +93,19 @@ def why_missing() -> str:
     except (Missing, OSError) as error:
         return str(error)
     return ""
+
+
+def require_library() -> None:
+    """Load the library, for a run that was begun with it.
+
+    Raises:
+        UserError: this machine, which is named, has none.
+    """
+    if why := why_missing():
+        raise UserError(
+            f"engine 'fused' on {platform.node()}: {why}; a run keeps the engine that it was begun with: use a machine "
+            "that has it, or begin a new run with training.engine=gemm"
+        )
 
 
 def _cpu_flags() -> set[str]:
@@ -114,9 +127,11 @@ def _built(name: str, flags: tuple[str, ...]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         made = Path(place) / name
         command = [*_compiler(), *flags, "-o", str(made), str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
-        if done.returncode:
-            raise Missing(f"`{shlex.join(command[:1])}` failed: {done.stderr.strip().splitlines()[-1:]}")
+        try:
+            subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+            raise Missing(f"`{shlex.join(command[: -len(flags) - 3])}` failed: {said[-1]}") from error
         made.replace(path)
     return path
 
@@ -152,3 +167,8 @@ def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point())
     result: float = getattr(library(dtype), f"relief_{name}")(*words)
     return result
+
+
+def squares(values: Tensor) -> float:
+    """``|values|^2`` (n,) in float64, finite exactly where all values are; the same bits on every processor."""
+    return call("squares", values.numel(), values)

@@ -7,7 +7,7 @@ add them, so it sends one sum for all its blocks, and serial and Ray runs give t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -247,13 +247,13 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
     return tree.settled()
 
 
-def measured(update: Update) -> Update:
-    """Add ``sq_norm[j] = |Delta_j|^2`` to the update's receipt: in float64, finite exactly where all values are."""
-    squares = {j: _square(delta) for j, delta in update.delta.items()}
+def measured(update: Update, square: Callable[[Tensor], float]) -> Update:
+    """Add ``sq_norm[j] = |Delta_j|^2`` by ``square`` to the update's receipt: finite exactly where all values are."""
+    squares = {j: square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))
 
 
-def _square(values: Tensor) -> float:
+def squares_by_blas(values: Tensor) -> float:
     """``|values|^2`` in float64, summed chunk by chunk in aligned memory."""
     flat, total = values.reshape(-1), 0.0
     exact = torch.empty(min(CHUNK, flat.numel()), dtype=torch.float64)

@@ -34,11 +34,12 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.stages import missing_mode
 from relief_ray.data.window_set import WindowSet
+from relief_ray.kernels.library import squares
 from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
 from relief_ray.plugins.blame import blamed
 from relief_ray.server.aggregation import check_update, without
-from relief_ray.server.reduction import Accumulator, blocks, leaf, measured
+from relief_ray.server.reduction import Accumulator, blocks, leaf, measured, squares_by_blas
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
 from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
@@ -85,6 +86,7 @@ class Worker:
         self._cache, self._readable = InputCache(job.cache_limit_mib), readable
         self._runs = ClientRuns(job, self.trainer, self._client_inputs)
         self._backwards = backwards
+        self._square = squares if job.trainer.engine == "fused" else squares_by_blas
 
     def train_blocks(
         self,
@@ -121,7 +123,7 @@ class Worker:
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
         for update, is_borrowed in updates_with_loans:
-            update = measured(update)
+            update = measured(update, self._square)
             if reason := check_update(update, layout):
                 rejected[update.receipt.assignment.client] = LeftOut(cause="update", why=reason)
                 refused.append(update.receipt)

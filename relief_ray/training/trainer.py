@@ -21,6 +21,7 @@ from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
 from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
+from relief_ray.kernels.library import require_library
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.fused import KernelLinear, cross_entropy
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
@@ -61,8 +62,14 @@ class Trainer:
     """
 
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
-        """Bind the backbone's parameters to the trainer's buffers."""
+        """Bind the backbone's parameters to the trainer's buffers.
+
+        Raises:
+            UserError: the engine's library is not here; the machine is named.
+        """
         self.backbone, self.config = backbone, config
+        if config.engine == "fused":
+            require_library()
         self.device = torch.device(config.device)
         move_frozen(backbone, self.device)
         self.flat = torch.zeros(backbone.layout.numel, device=self.device)

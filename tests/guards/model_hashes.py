@@ -1,8 +1,9 @@
 """sha256 of every method's final model on the preset ``quick``: what a change of the code must not change.
 
-``python -m tests.guards.model_hashes`` compares all methods with every executor, ``--write`` writes
-``model_hashes.json`` anew, ``--methods`` and ``--executors`` take a few of them. Bits depend on the processor and on
-torch: the file says for which it was written. Elsewhere, write it at the commit before and compare at the one after.
+``python -m tests.guards.model_hashes`` compares all methods and both engines with every executor, ``--write`` writes
+``model_hashes.json`` anew, ``--methods``, ``--engines`` and ``--executors`` take a few of them. Bits of ``gemm`` depend
+on the processor and on torch: the file says for which it was written. Elsewhere, write it at the commit before and
+compare at the one after.
 """
 
 from __future__ import annotations
@@ -31,14 +32,23 @@ EXECUTORS: Mapping[str, tuple[Callable[..., rr.Study], dict[str, object]]] = {
     "actors": (actors.run, {"mode": "actors"}),
 }
 METHODS = tuple(method.name for method in rr.methods())
+ENGINES = ("fused", "gemm")
 Hashes = dict[str, dict[str, str]]
 
 
-def hashes_of(executor: str, methods: Sequence[str] = METHODS) -> Hashes:
+def hashes_of(executor: str, engine: str, methods: Sequence[str] = METHODS) -> Hashes:
     """Run ``quick`` and hash what is left of each method: the server's state, and all tensors with the clients' own."""
     run, runtime = EXECUTORS[executor]
     with tempfile.TemporaryDirectory(prefix="model-hashes-") as folder:
-        study = run("quick", strategies=list(methods), rounds=ROUNDS, runtime=runtime, out=folder, quiet=True)
+        study = run(
+            "quick",
+            strategies=list(methods),
+            rounds=ROUNDS,
+            runtime=runtime,
+            training={"engine": engine},
+            out=folder,
+            quiet=True,
+        )
         found = {one.strategy: _hashes(one) for one in study.runs}
     assert list(found) == list(methods), found.keys()
     return found
@@ -47,7 +57,7 @@ def hashes_of(executor: str, methods: Sequence[str] = METHODS) -> Hashes:
 def _hashes(run: rr.Run) -> dict[str, str]:
     last = run.ledger[-1]
     assert last.round == ROUNDS and run.status == "done" and not last.rejected, f"{run}: not all of it was computed"
-    return {"engine": run.record.engine, "state": last.model_sha256, "tensors": _tensors_sha256(run.folder)}
+    return {"state": last.model_sha256, "tensors": _tensors_sha256(run.folder)}
 
 
 def _tensors_sha256(folder: Path) -> str:
@@ -72,10 +82,10 @@ def facts() -> dict[str, str]:
     return kept | {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
 
-def read() -> tuple[dict[str, str], Hashes]:
-    """Facts of the machine that the file was written on, and its hashes by method."""
+def read() -> tuple[dict[str, str], dict[str, Hashes]]:
+    """Facts of the machine that the file was written on, and its hashes by engine and method."""
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    return content["facts"], content["methods"]
+    return content["facts"], content["engines"]
 
 
 def other_machine() -> str:
@@ -98,19 +108,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the file anew: all methods, all executors")
     parser.add_argument("--methods", default=",".join(METHODS), metavar="A,B")
+    parser.add_argument("--engines", default=",".join(ENGINES), metavar="A,B")
     parser.add_argument("--executors", default=",".join(EXECUTORS), metavar="A,B")
     words = parser.parse_args()
-    methods, executors = words.methods.split(","), words.executors.split(",")
+    methods, engines, executors = (x.split(",") for x in (words.methods, words.engines, words.executors))
     if words.write:
-        methods, executors = list(METHODS), list(EXECUTORS)
-        expected = hashes_of(executors.pop(0))
+        methods, engines, executors = list(METHODS), list(ENGINES), list(EXECUTORS)
+        first = executors.pop(0)
+        expected = {engine: hashes_of(first, engine) for engine in engines}
     else:
         expected = read()[1]
         if why := other_machine():
             print(f"the hashes are another machine's; {why}")
-    lines = [f"{name}: {line}" for name in executors for line in differences(expected, hashes_of(name, methods))]
+    lines = [
+        f"{name}, {engine}: {line}"
+        for name in executors
+        for engine in engines
+        for line in differences(expected[engine], hashes_of(name, engine, methods))
+    ]
     if words.write and not lines:
-        content = {"facts": facts(), "methods": expected}
+        content = {"facts": facts(), "engines": expected}
         FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print("\n".join(lines) or f"{len(methods)} methods: equal")
     return min(len(lines), 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.guards import model_hashes
-from tests.guards.model_hashes import EXECUTORS, METHODS, differences, hashes_of, other_machine, read
+from tests.guards.model_hashes import ENGINES, EXECUTORS, METHODS, differences, hashes_of, other_machine, read
 
 # One that keeps averages at the server, one that draws at random, one that keeps models of clients.
 FEW = ("relief", "v3", "pilot")
@@ -17,19 +17,21 @@ def expected(run_cache):
 
 
 def test_every_method_has_its_hashes():
-    assert list(read()[1]) == list(METHODS)
+    assert {engine: list(hashes) for engine, hashes in read()[1].items()} == {key: list(METHODS) for key in ENGINES}
 
 
-def test_a_few_final_models_are_what_they_were(expected):
-    assert not list(differences(expected, hashes_of("one process", FEW)))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_few_final_models_are_what_they_were(engine, expected):
+    assert not list(differences(expected[engine], hashes_of("one process", engine, FEW)))
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_all_final_models_are_what_they_were(executor, expected):
-    assert not list(differences(expected, hashes_of(executor)))
+def test_all_final_models_are_what_they_were(executor, engine, expected):
+    assert not list(differences(expected[engine], hashes_of(executor, engine)))
 
 
 def test_another_hash_and_another_machine_are_named(monkeypatch):

@@ -1,0 +1,206 @@
+"""The C library: sums as the source writes them, whatever compiles them and whatever computes them."""
+
+import ctypes
+import math
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from relief_ray.kernels import library
+from relief_ray.kernels.library import Kind, Rule, call, squares
+from relief_ray.models.backbone import InputShape
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.fused import cross_entropy
+from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
+from tests.kernels.builds import PLAIN, built, using
+
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+SHAPES = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 33),
+        "window": st.integers(7, 50),
+        "channels": st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        "conv1": st.integers(1, 17),
+        "conv2": st.integers(1, 20),
+        "steps": st.integers(1, 4),
+        "fusion": st.integers(1, 40),
+        "classes": st.integers(2, 19),
+        "absent": st.booleans(),
+    }
+)
+PAMAP2 = {"batch": 32, "window": 256, "channels": [9, 9, 3], "conv1": 16, "conv2": 32, "steps": 32, "fusion": 304}
+WHOLE = PAMAP2 | {"classes": 12, "absent": True}
+
+
+def a_step(engine, shape, dtype=torch.float32, value=None, seed=0):
+    """Loss, logits and every gradient of one batch, all groups trained."""
+    shape = dict(shape)
+    batch, window, classes = (shape.pop(k) for k in ("batch", "window", "classes"))
+    sensors, has_absent = [(f"s{i}", c) for i, c in enumerate(shape.pop("channels"))], shape.pop("absent")
+    config = CnnConfig(**shape)
+    backbone = config.build(InputShape(channels=tuple(sensors), window=window, num_classes=classes), seed, engine)
+    for stage in backbone.stages:
+        stage.module.to(dtype)
+    make = torch.Generator().manual_seed(seed)
+    raw = {m: torch.randn(batch, c, window, generator=make).to(dtype) for m, c in sensors}
+    labels = torch.randint(0, classes, (batch,), generator=make)
+    if has_absent and len(sensors) > 1:
+        raw.pop(sensors[-1][0])
+    if value is not None:
+        raw["s0"][-1, 0, window // 2] = value
+    for p in (p for parameters in backbone.parameters.values() for p in parameters):
+        p.requires_grad_(True)
+    plan = plan_forward(backbone, set(raw), set(backbone.layout.ids), "zero_input", engine != "naive")
+    inputs = {m: backbone.prepare(m, x) for m, x in raw.items()}
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        sources = compute_sources(backbone, plan, inputs, batch)
+        logits = run_stages(plan.every_step, dict(sources), plan, batch)[backbone.output]
+    finally:
+        torch.set_default_dtype(before)
+    loss = (cross_entropy if engine == "fused" else functional.cross_entropy)(logits, labels)
+    loss.backward()
+    gradients = {f"{j}.{i}": p.grad for j, ps in backbone.parameters.items() for i, p in enumerate(ps)}
+    return {"loss": loss.detach(), "logits": logits.detach()} | gradients
+
+
+def difference(ours, theirs):
+    """The largest difference, each tensor's relative to its largest value."""
+    return max(float((ours[k] - x).abs().max() / (x.abs().max() + 1e-12)) for k, x in theirs.items())
+
+
+def are_equal(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], x) for k, x in theirs.items())
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 99))
+def test_the_same_sums_in_double_precision_are_torchs(shape, seed):
+    ours, theirs = (a_step(engine, shape, torch.float64, seed=seed) for engine in ("fused", "naive"))
+    assert difference(ours, theirs) < 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 99))
+def test_vectors_give_the_bits_of_plain_c(shape, seed):
+    with_vectors = a_step("fused", shape, seed=seed)
+    with pytest.MonkeyPatch.context() as patched, using(patched, built(COMPILERS[0], PLAIN)):
+        assert are_equal(a_step("fused", shape, seed=seed), with_vectors)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("flag", ["-O1", "-O2", PLAIN])
+def test_every_compiler_gives_the_same_bits(compiler, flag, monkeypatch):
+    chosen = a_step("fused", WHOLE)
+    with using(monkeypatch, built(compiler, flag)):
+        assert are_equal(a_step("fused", WHOLE), chosen)
+    assert difference(chosen, a_step("naive", WHOLE)) < 1e-4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_not_lost(value):
+    """A ReLU that turned NaN into zero would hide a broken sensor."""
+    step = a_step("fused", WHOLE, value=value)
+    assert not torch.isfinite(step["loss"]) and not torch.isfinite(step["logits"][-1]).all()
+    assert torch.isfinite(step["logits"][:-1]).all()
+
+
+def test_tiny_numbers_stay_in_a_process_that_flushes_them():
+    """Denormal gradients and moments; the caller's mode is what it was afterwards."""
+
+    start = torch.full((19,), 1e-38), torch.full((19,), 3e-39), torch.zeros(19)
+
+    def tiny():
+        p, m, v = (x.clone() for x in start)
+        call("step", Rule(kind=Kind.VELOCITY, kept=1, rate=0.5, keep1=0.5, shrink=1.0), m, v, 19, m.clone(), p)
+        return p, m
+
+    expected = tiny()
+    assert torch.count_nonzero(expected[1]) == 19
+    assert torch.set_flush_denormal(True)
+    try:
+        flushed = tiny()
+        assert float(torch.tensor(1e-38) * 0.1) == 0.0
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(torch.equal(a, b) for a, b in zip(flushed, expected, strict=True))
+
+
+@pytest.mark.parametrize("numel", [1, 7, 8, 9, 31])
+@pytest.mark.parametrize(("kind", "first", "kept"), [(k, f, m) for k in Kind for f, m in ((0, 1), (1, 1), (1, 0))])
+def test_a_step_is_its_formula(kind, first, kept, numel):
+    """g' = g + decay p; m = k1 m + n1 g', v = k2 v + n2 g'^2; p = shrink p - rate m / (sqrt(v) root + eps)."""
+    make = torch.Generator().manual_seed(numel)
+    p, g, m = (torch.randn(numel, generator=make) for _ in range(3))
+    v = torch.rand(numel, generator=make)
+    rule = Rule(
+        kind=kind, first=first, kept=kept, rate=0.01, keep1=0.9, new1=0.1, keep2=0.99, new2=0.01, root=3.0, eps=1e-8,
+        decay=0.02, shrink=0.9,
+    )  # fmt: skip
+    held = [functional.pad(x, (8, 8), value=7.0) for x in (p, m, v)]
+    ours, *moments = (x[8:-8] for x in held)
+    call("step", rule, *moments, numel, g, ours)
+    assert all(float(x[:8].sum() + x[-8:].sum()) == 16 * 7.0 for x in held), "nothing beside them is written"
+    p, g, m, v = p.double(), g.double(), m.double() * (1 - first), v.double() * (1 - first)
+    moved = g + 0.02 * p
+    mean = {Kind.ADAM: 0.9 * m + 0.1 * moved, Kind.VELOCITY: 0.9 * m + moved, Kind.SGD: moved}[kind]
+    square = 0.99 * v + 0.01 * moved**2
+    by = mean / (square.sqrt() * 3.0 + 1e-8) if kind == Kind.ADAM else mean
+    assert torch.allclose(ours.double(), 0.9 * p - 0.01 * by, rtol=1e-5, atol=1e-6)
+    if kept and kind != Kind.SGD:
+        assert torch.allclose(moments[0].double(), mean, rtol=1e-5, atol=1e-6)
+    if kept and kind == Kind.ADAM:
+        assert torch.allclose(moments[1].double(), square, rtol=1e-5, atol=1e-6)
+
+
+@given(st.lists(st.lists(st.floats(-90, 90, width=32), min_size=3, max_size=3), min_size=1, max_size=9))
+@settings(deadline=None)
+def test_cross_entropy_is_torchs(rows):
+    logits, labels = torch.tensor(rows, requires_grad=True), torch.arange(len(rows)) % 3
+    exact = logits.detach().double().requires_grad_()
+    ours, theirs = cross_entropy(logits, labels), functional.cross_entropy(exact, labels)
+    ours.backward()
+    theirs.backward()
+    assert float(ours.detach()) == pytest.approx(float(theirs.detach()), rel=1e-6, abs=1e-7)
+    assert torch.allclose(logits.grad, exact.grad.float(), rtol=1e-5, atol=1e-7)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=40))
+@settings(deadline=None)
+def test_squares_are_exact_up_to_the_sum(values):
+    assert squares(torch.tensor(values)) == pytest.approx(math.fsum(x * x for x in values), rel=1e-15)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 7, 8, 40])
+def test_squares_are_finite_exactly_where_all_values_are(value, place):
+    values = torch.full((41,), 3e38)
+    assert math.isfinite(squares(values))
+    values[place] = value
+    assert not math.isfinite(squares(values))
+
+
+@pytest.mark.skipif(not shutil.which("nm"), reason="binutils' nm is not here")
+def test_nothing_is_asked_of_other_libraries():
+    """A library's exp or sqrt would be another one on another machine."""
+    listed = subprocess.run(
+        ["nm", "-D", "--undefined-only", library.library()._name], capture_output=True, text=True, check=True
+    ).stdout
+    asked = set(re.findall(r" [Uu] (\w+)", listed))
+    assert asked <= {"memcpy", "memset"}
+
+
+def test_structures_are_those_of_the_source():
+    text = library.SOURCE.read_text(encoding="utf-8")
+    conv, rule = (re.search(r"typedef struct \{ ([^}]*) \} " + name, text)[1] for name in ("Conv", "Rule"))
+    named = [re.findall(r"\w+", part)[1:] for part in (conv + rule).split(";")]
+    fields = [name for of in (library.Conv, Rule) for name, _ in of._fields_]
+    assert [name for part in named for name in part] == fields
+    assert ctypes.sizeof(Rule) == 3 * 4 + 4 + 9 * 8
