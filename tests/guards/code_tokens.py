@@ -6,7 +6,7 @@ were moved out of the product.
 
 A token is one of Python's ``tokenize`` that is code: no comment, no line break or indentation, and no string that
 stands by itself (docstrings of modules, classes, functions and fields). An f-string is one token, with whatever is in
-it: Python has counted its parts since 3.12 only.
+it: Python has counted its parts since 3.12 only. C is counted in the same way, without comments.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
@@ -29,6 +30,8 @@ TOTAL = "**all**"
 SLACK = 0.03
 BEGIN, END = "<!-- code tokens: begin -->", "<!-- code tokens: end -->"
 _HEAD = ("room", "code tokens", "other bytes", "lines", "files")
+_C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_C_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\w+(?:\.\w+)?|->|<<|>>|&&|\|\||[-+*/%&|^<>=!]=|\+\+|--|[^\s\w\\]')
 _LAYOUT = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     | {tokenize.ENCODING, tokenize.ENDMARKER}
@@ -40,7 +43,7 @@ _ENDS = {getattr(tokenize, name, None) for name in ("FSTRING_END", "TSTRING_END"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of some files: tokens, lines and number of Python's, ``other_bytes`` of scripts, styles, templates, data."""
+    """Size of some files: tokens, lines and number of Python's and C's, ``other_bytes`` of scripts, styles, templates, data."""
 
     tokens: int = 0
     other_bytes: int = 0
@@ -68,12 +71,18 @@ def code_tokens(text: str) -> int:
     return number
 
 
+def c_tokens(text: str) -> int:
+    """Number of tokens of C source that are code: names, numbers, texts and operators."""
+    return len(_C_TOKEN.findall(_C_COMMENT.sub(" ", text)))
+
+
 def size_of(path: Path) -> Size:
     """Size of a file."""
-    if path.suffix != ".py":
+    count = {".py": code_tokens, ".c": c_tokens}.get(path.suffix)
+    if count is None:
         return Size(other_bytes=path.stat().st_size)
     text = path.read_text(encoding="utf-8")
-    return Size(tokens=code_tokens(text), lines=len(text.splitlines()), files=1)
+    return Size(tokens=count(text), lines=len(text.splitlines()), files=1)
 
 
 def room_of(path: Path) -> str:

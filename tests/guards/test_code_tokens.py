@@ -2,7 +2,18 @@
 
 import pytest
 
-from tests.guards.code_tokens import PAGE, TOTAL, Size, above, code_tokens, read_table, sizes, table, with_table
+from tests.guards.code_tokens import (
+    PAGE,
+    TOTAL,
+    Size,
+    above,
+    c_tokens,
+    code_tokens,
+    read_table,
+    sizes,
+    table,
+    with_table,
+)
 
 
 @pytest.mark.ci
@@ -27,6 +38,19 @@ def test_no_room_is_larger_than_the_table_allows():
 )
 def test_tokens_that_are_code_are_counted(text, number):
     assert code_tokens(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("/* nothing\n * at all */ // no\n", 0),
+        ("x += y->z[0] << 2;", 11),
+        ("#define A(i) \\\n  f(i, 1.5f)\n", 12),
+        ('call("a \\" b", --n);', 8),
+    ],
+)
+def test_tokens_of_c_are_counted(text, number):
+    assert c_tokens(text) == number
 
 
 def test_rooms_files_and_other_bytes_are_counted(tmp_path):

@@ -1,0 +1,49 @@
+"""One program, a hash of what it computed: the same by every compiler and on both kinds of processors."""
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from relief_ray.kernels import library
+
+# What every machine prints: a hash, and one weight, finite and changed. It follows the source, and nothing else.
+EXPECTED = "e96715e5b404e533 0.200975\n"
+DRIVER = Path(__file__).with_name("driver.c")
+EMULATED = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+HERE = library.LEVELS.get(platform.machine(), ())
+# (compiler, flags, what runs the program)
+WAYS = {
+    "gcc": ("gcc", HERE, []),
+    "gcc, plain C": ("gcc", (*HERE, "-DRELIEF_PLAIN"), []),
+    "gcc, a little optimised": ("gcc", (*HERE, "-O1"), []),
+    "clang": ("clang", HERE, []),
+    "clang, plain C": ("clang", (*HERE, "-DRELIEF_PLAIN"), []),
+    "aarch64": ("aarch64-linux-gnu-gcc", (), EMULATED),
+}
+
+pytestmark = pytest.mark.skipif(bool(library.why_missing()), reason=f"no library here: {library.why_missing()}")
+
+
+def printed_by(way, folder):
+    compiler, flags, runner = WAYS[way]
+    program = folder / way.replace(" ", "-")
+    shared = {"-shared", "-fPIC"}
+    command = [compiler, *(f for f in library.FLAGS if f not in shared), *flags, f'-DSOURCE="{library.SOURCE}"']
+    subprocess.run([*command, "-o", str(program), str(DRIVER), "-lm"], check=True, timeout=120)
+    return subprocess.run([*runner, str(program)], capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_bits_are_the_same(way, folder):
+    compiler, _, runner = WAYS[way]
+    if missing := [name for name in (compiler, *runner[:1]) if not shutil.which(name)]:
+        pytest.skip(f"not here: {', '.join(missing)}")
+    assert printed_by(way, folder) == EXPECTED
