@@ -43,7 +43,7 @@ _ENDS = {getattr(tokenize, name, None) for name in ("FSTRING_END", "TSTRING_END"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of some files: tokens, lines and number of Python's and C's, ``other_bytes`` of scripts, styles, templates, data."""
+    """Size of some files: tokens, lines and number of code; ``other_bytes`` of scripts, styles, templates, data."""
 
     tokens: int = 0
     other_bytes: int = 0
