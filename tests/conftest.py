@@ -9,7 +9,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from relief_ray.kernels.library import why_missing
 from relief_ray.plugins import blame
+from relief_ray.support.files import cache_root
 from tests.own import write as write
 
 # The first call into torch takes longer than Hypothesis' 0.2 s, and a busy machine is no bug.
@@ -54,8 +56,16 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where several processes share the tests: the cluster's, then ``LONG``.
 
-    Tests that the command line names one by one stay in its order (``tests.slow`` has a better one).
+    Tests that the command line names one by one stay in its order (``tests.slow`` has a better one). Those of the
+    engine ``fused`` are skipped where its library cannot be had.
     """
+    if why := why_missing():
+        for item in items:
+            values = (
+                item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+            )
+            if any(isinstance(value, str) and value in ("fused", "own") for value in values):
+                item.add_marker(pytest.mark.skip(reason=f"engine fused: {why}"))
     if hasattr(config, "workerinput") and not any("::" in place for place in config.args):
         items.sort(key=lambda item: 2 - item.nodeid.startswith(LONG) - 2 * item.nodeid.startswith(ON_CLUSTER))
 
@@ -95,6 +105,8 @@ def _no_users_code() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def run_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("run-cache")
+    if not why_missing() and (compiled := cache_root() / "kernels").is_dir():
+        (folder / "kernels").symlink_to(compiled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELIEF_CACHE", str(folder))
         patch.delenv("RELIEF_DATA", raising=False)

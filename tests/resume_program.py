@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from relief_ray.experiment.setup import prepare
-from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.run_folder import RUN_FILE, read_rounds
 from tests.conformance.cases import config_of, drive, outcome
 from tests.records.scenario import WRITES, forked, intercepted
 
@@ -59,7 +59,7 @@ def sweep(case: str, root: Path, round_: int, every: int) -> list[dict[str, obje
     for number in range(first, len(writes) + 1, every):
         path, result = root / f"{number:03d}", root / f"{number:03d}.json"
         status = forked(lambda path=path, number=number: die_at(case, path, number))
-        rounds = len(read_rounds(path)) if path.exists() else 0
+        rounds = len(read_rounds(path)) if (path / RUN_FILE).exists() else 0
         ended = forked(lambda path=path, result=result: write_outcome(case, path, result))
         rows.append(
             {

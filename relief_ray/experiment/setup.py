@@ -286,14 +286,14 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     chosen = config.training.engine
     if chosen == "auto":
         able: tuple[Engine, ...] = (*config.backbone.engines, "reuse")
-        return next(engine for engine in able if engine != "fused" or not why_not_fused(config))
+        return next(engine for engine in able if engine != "fused" or not _why_not_fused(config))
     require_engine(config.backbone, chosen)
-    if chosen == "fused" and (why := why_not_fused(config)):
+    if chosen == "fused" and (why := _why_not_fused(config)):
         raise UserError(f"training.engine = 'fused': {why}; take 'auto'")
     return chosen
 
 
-def why_not_fused(config: ExperimentConfig) -> str:
+def _why_not_fused(config: ExperimentConfig) -> str:
     """Why a run cannot use the kernels here; empty: it can."""
     training = config.training
     device = choose_device("auto") if training.device == "auto" else training.device

@@ -143,8 +143,7 @@ INLINE void step8(const Rule *r, V g, R *p, R *m, R *v) {
 }
 
 /* n values of p take a step along g. */
-PUBLIC void relief_step(const Rule *r, R *m, R *v, long n, const R *g, R *p) {
-  USUAL_MODE;
+INLINE void step(const Rule *r, R *m, R *v, long n, const R *g, R *p) {
   long i = 0;
   for (; i + 8 <= n; i += 8) step8(r, LOAD(g + i), p + i, m + i, v + i);
   R *of[3] = {p + i, m + i, v + i}, rest[4][8] = {{0}};
@@ -153,6 +152,13 @@ PUBLIC void relief_step(const Rule *r, R *m, R *v, long n, const R *g, R *p) {
   for (int q = 0; q <= 2 - r->kind; q++) if (!q || !r->first) copy(rest[q], of[q], n - i);
   step8(r, LOAD(rest[3]), rest[0], rest[1], rest[2]);
   for (int q = 0; q <= 2 - r->kind; q++) if (!q || r->kept) copy(of[q], rest[q], n - i);
+}
+
+/* So do tensors, each given by its moments, number of values, gradient and values. */
+typedef struct { R *m, *v; int64_t n; const R *g; R *p; } Moved;
+PUBLIC void relief_steps(const Rule *r, long number, const Moved *t) {
+  USUAL_MODE;
+  for (long i = 0; i < number; i++) step(r, t[i].m, t[i].v, t[i].n, t[i].g, t[i].p);
 }
 
 /* Linear layers: y (B, O) = bias (or 0) + h (B, N; rows of ldh) w (O, N)^T. */
@@ -217,7 +223,7 @@ PUBLIC void relief_linear_back(long batch, long outs, long n, const R *g, const 
       product(ZERO, num, 16, batch, g + i, 1, outs, work + j * batch, 16, 0, rows + j, wide);
     }
     for (long q = 0, at = i * n; q < num; q++, at += n)
-      if (dw) copy(dw + at, rows + q * wide, n); else relief_step(r, m + at, v + at, n, rows + q * wide, w + at);
+      if (dw) copy(dw + at, rows + q * wide, n); else step(r, m + at, v + at, n, rows + q * wide, w + at);
   }
 }
 

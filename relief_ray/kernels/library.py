@@ -14,17 +14,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import cache_root
+from relief_ray.support.files import cache_root, write_atomic
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Contraction and reassociation would let a compiler choose bits; nothing is linked but memcpy and memset.
@@ -81,7 +83,7 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     flags = (*FLAGS, *LEVELS[machine], *(_DOUBLE if dtype == torch.float64 else ()))
     digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     name = f"kernels-{machine}-{digest}.so"
-    loaded = ctypes.CDLL(str(_built(name, flags)))
+    loaded = _load(name, flags)
     loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
     return loaded
 
@@ -113,18 +115,12 @@ def _cpu_flags() -> set[str]:
     return {word for line in lines if line.startswith(("flags", "Features")) for word in line.split(":")[1].split()}
 
 
-def _built(name: str, flags: tuple[str, ...]) -> Path:
-    """The library's file, compiled where it is not there yet; any number of processes may do so at once."""
-    folder = cache_root() / "kernels"
-    path = folder / name
-    if path.exists():
-        return path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="relief-kernels-"))
-        path = folder / name
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+def _load(name: str, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """The library from the cache, compiled where it is not there yet; any number of processes may do so at once."""
+    kept = cache_root() / "kernels" / name
+    if kept.exists():
+        return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory(prefix="relief-kernels-") as place:
         made = Path(place) / name
         command = [*_compiler(), *flags, "-o", str(made), str(SOURCE)]
         try:
@@ -132,8 +128,11 @@ def _built(name: str, flags: tuple[str, ...]) -> Path:
         except (OSError, subprocess.SubprocessError) as error:
             said = str(getattr(error, "stderr", "") or error).strip().splitlines()
             raise Missing(f"`{shlex.join(command[: -len(flags) - 3])}` failed: {said[-1]}") from error
-        made.replace(path)
-    return path
+        try:
+            write_atomic(kept, made.read_bytes())
+        except UserError:  # no room or a home that is read-only: this process compiled for itself
+            return ctypes.CDLL(str(made))
+    return ctypes.CDLL(str(kept))
 
 
 def _compiler() -> list[str]:
@@ -152,21 +151,47 @@ def _compiler() -> list[str]:
     raise Missing("no C compiler (looked for $CC, cc, gcc, clang, the package ziglang); install one of them")
 
 
+@cache
+def _function(of: ctypes.CDLL, name: str, num_arguments: int) -> Callable[..., float]:
+    function: Any = getattr(of, f"relief_{name}")
+    function.argtypes = [ctypes.c_int64] * num_arguments  # addresses too, as on every machine that it is built for
+    return cast(Callable[..., float], function)
+
+
 def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float:
-    """Call ``relief_<name>``: tensors by their address, whole numbers as long, rules by reference, None as null.
+    """Call ``relief_<name>``: tensors and rules by their address, None as null.
 
     The first tensor of real numbers says which library computes.
     """
     words = [
-        ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor)
-        else ctypes.byref(a) if isinstance(a, ctypes.Structure)
-        else None if a is None
-        else ctypes.c_long(a)
+        a if isinstance(a, int)
+        else a.data_ptr() if isinstance(a, Tensor)
+        else 0 if a is None
+        else ctypes.addressof(a)
         for a in arguments
     ]  # fmt: skip
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point())
-    result: float = getattr(library(dtype), f"relief_{name}")(*words)
-    return result
+    return _function(library(dtype), name, len(words))(*words)
+
+
+def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor, Tensor]]) -> None:
+    """A step of each tensor: its moments (where the rule has them), gradient and values, which are changed."""
+    if not moved:
+        return
+    rows = [
+        address
+        for mean, square, grad, p in moved
+        for address in (
+            0 if mean is None else mean.data_ptr(),
+            0 if square is None else square.data_ptr(),
+            p.numel(),
+            grad.data_ptr(),
+            p.data_ptr(),
+        )
+    ]
+    table = (ctypes.c_int64 * len(rows))(*rows)
+    of = library(moved[0][-1].dtype)
+    _function(of, "steps", 3)(ctypes.addressof(rule), len(moved), ctypes.addressof(table))
 
 
 def squares(values: Tensor) -> float:

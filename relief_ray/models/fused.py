@@ -279,7 +279,7 @@ class KernelConv2(nn.Module):
 class KernelLinear(nn.Module):
     """``x W^T + b``."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Share the parameters."""
         super().__init__()
         self.weight, self.bias = weight, bias

@@ -116,7 +116,7 @@ def _clock_sentence(comparison: Comparison) -> str:
         "" if clock == "measured" or is_path(clock) else f"fleet utilisation {fitted}",
         "" if planned == clock else f"allocation planned {named[planned]}",
         "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
-        "" if first.engine == "gemm" else f"training engine `{first.engine}`",
+        "" if first.engine in ("gemm", "fused") else f"training engine `{first.engine}`",
     ]
     return f"{'; '.join(filter(None, parts))}."
 

@@ -247,12 +247,6 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
     return tree.settled()
 
 
-def measured(update: Update, square: Callable[[Tensor], float]) -> Update:
-    """Add ``sq_norm[j] = |Delta_j|^2`` by ``square`` to the update's receipt: finite exactly where all values are."""
-    squares = {j: square(delta) for j, delta in update.delta.items()}
-    return replace(update, receipt=replace(update.receipt, sq_norm=squares))
-
-
 def squares_by_blas(values: Tensor) -> float:
     """``|values|^2`` in float64, summed chunk by chunk in aligned memory."""
     flat, total = values.reshape(-1), 0.0
@@ -262,3 +256,9 @@ def squares_by_blas(values: Tensor) -> float:
         wide = exact[: chunk.numel()].copy_(chunk)
         total += float(wide.dot(wide))
     return total
+
+
+def measured(update: Update, square: Callable[[Tensor], float] = squares_by_blas) -> Update:
+    """Add ``sq_norm[j] = |Delta_j|^2`` by ``square`` to the update's receipt: finite exactly where all values are."""
+    squares = {j: square(delta) for j, delta in update.delta.items()}
+    return replace(update, receipt=replace(update.receipt, sq_norm=squares))

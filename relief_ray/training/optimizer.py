@@ -21,7 +21,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from relief_ray.kernels.library import Kind, Rule, call
+from relief_ray.kernels.library import Kind, Rule, steps
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
 Kernel = Literal["torch", "torch_fused", "own"]
@@ -71,6 +71,27 @@ class _Slot:
     buffers: tuple[Tensor, ...]
     steps: Tensor
     count: int = 0
+
+
+@lru_cache(maxsize=64)
+def _numbers(rule: UpdateRule, lr: float, t: int, is_first: bool, is_kept: bool) -> Rule:
+    """The numbers of a tensor's ``t``-th step, for our kernels."""
+    name, momentum, decay = rule.name, rule.momentum, rule.weight_decay
+    decoupled = name == "adamw"
+    made = Rule(
+        kind=Kind.ADAM if name != "sgd" else Kind.VELOCITY if momentum else Kind.SGD,
+        first=is_first,
+        kept=is_kept,
+        decay=0.0 if decoupled else decay,
+        shrink=1.0 - lr * decay if decoupled else 1.0,
+    )
+    if name == "sgd":
+        made.rate, made.keep1 = lr, momentum
+        return made
+    beta1, beta2 = _ADAM["beta1"], _ADAM["beta2"]
+    made.rate, made.root, made.eps = lr / (1.0 - beta1**t), (1.0 - beta2**t) ** -0.5, _ADAM["eps"]
+    made.keep1, made.new1, made.keep2, made.new2 = beta1, 1.0 - beta1, beta2, 1.0 - beta2
+    return made
 
 
 class LocalOptimizer:
@@ -125,9 +146,7 @@ class LocalOptimizer:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         live = [p for p in parameters if p.grad is not None]
         if self._is_own:
-            for p in live:
-                call("step", *self.begin(p, lr), p.numel(), p.grad, p)
-                p.grad = None
+            self._own_steps(live, lr)
             return
         if self._is_once and self._is_direct and self._rule.name != "sgd":
             live = [p for p in live if not self._single_step(p, lr)]
@@ -144,6 +163,17 @@ class LocalOptimizer:
         for p in live:
             p.grad = None
 
+    def _own_steps(self, live: Sequence[Tensor], lr: float) -> None:
+        together: dict[int, tuple[Rule, list[tuple[Tensor | None, Tensor | None, Tensor, Tensor]]]] = {}
+        for p in live:
+            rule, mean, square = self.begin(p, lr)
+            assert p.grad is not None
+            together.setdefault(id(rule), (rule, []))[1].append((mean, square, p.grad, p))
+        for rule, moved in together.values():
+            steps(rule, moved)
+        for p in live:
+            p.grad = None
+
     def begin(self, p: Tensor, lr: float) -> tuple[Rule, Tensor | None, Tensor | None]:
         """Begin a tensor's next step by our kernels: the step's numbers, and the moments that it keeps."""
         slot, is_first = self._slots[id(p)], id(p) in self._stale
@@ -151,22 +181,7 @@ class LocalOptimizer:
         self._stale.discard(id(p))
         slot.count = t = 1 if is_first else slot.count + 1
         mean, square = (*slot.buffers, None, None)[:2]
-        name, momentum, decay = self._rule.name, self._rule.momentum, self._rule.weight_decay
-        decoupled = name == "adamw"
-        rule = Rule(
-            kind=Kind.SGD if mean is None else Kind.VELOCITY if name == "sgd" else Kind.ADAM,
-            first=is_first,
-            kept=not self._is_once,
-            decay=0.0 if decoupled else decay,
-            shrink=1.0 - lr * decay if decoupled else 1.0,
-        )
-        if name == "sgd":
-            rule.rate, rule.keep1 = lr, momentum
-        else:
-            beta1, beta2 = _ADAM["beta1"], _ADAM["beta2"]
-            rule.rate, rule.root, rule.eps = lr / (1.0 - beta1**t), (1.0 - beta2**t) ** -0.5, _ADAM["eps"]
-            rule.keep1, rule.new1, rule.keep2, rule.new2 = beta1, 1.0 - beta1, beta2, 1.0 - beta2
-        return rule, mean, square
+        return _numbers(self._rule, lr, t, is_first, not self._is_once), mean, square
 
     def _adam_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
         moved = live, gradients, [s.buffers[0] for s in slots], [s.buffers[1] for s in slots], list[Tensor]()

@@ -13,7 +13,7 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.experiment.setup import context_of
+from relief_ray.experiment.setup import choose_engine, context_of
 from relief_ray.records.cells import look
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import selection
@@ -54,7 +54,12 @@ def fedavg(run_cache, tmp_path_factory):
 
 def test_the_run_record_says_what_was_run(relief):
     setup, record, _ = relief
-    assert (record.status, record.strategy, record.engine, record.data_origin) == ("done", "relief", "gemm", "real")
+    assert (record.status, record.strategy, record.engine, record.data_origin) == (
+        "done",
+        "relief",
+        choose_engine(setup.config),
+        "real",
+    )
     assert record.planning_model == CLOCK and record.calibration["origin"] == "FITTED"
     assert set(record.calibration["clocks"]) == set(record.budget["fedavg_reference"]) == CLOCKS
     assert record.budget["deadline_s"] > 0.0 and record.num_resumes == 0

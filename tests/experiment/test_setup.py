@@ -62,10 +62,32 @@ def test_the_length_of_windows_reaches_backbone_costs_and_data(relief):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "engine"), [("auto", "gemm"), ("naive", "naive"), ("reuse", "reuse"), ("gemm", "gemm")]
+    ("chosen", "engine"),
+    [
+        ({"engine": "auto"}, "fused"),
+        ({"engine": "naive"}, "naive"),
+        ({"engine": "reuse"}, "reuse"),
+        ({"engine": "gemm"}, "gemm"),
+        ({"engine": "auto", "stack": 2}, "gemm"),
+        ({"engine": "auto", "device": "cuda"}, "gemm"),
+        ({"engine": "auto", "autocast": "bf16"}, "gemm"),
+    ],
 )
 def test_the_engine_is_a_static_rule(chosen, engine):
-    assert choose_engine(parse({"training": {"engine": chosen}})) == engine
+    assert choose_engine(parse({"training": chosen})) == engine
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"stack": 2}, "expected training.autocast=none and training.stack=1"),
+        ({"autocast": "bf16"}, "expected training.autocast=none and training.stack=1"),
+        ({"device": "cuda"}, "expected training.device=cpu, found cuda"),
+    ],
+)
+def test_kernels_for_one_client_on_a_cpu_are_refused_elsewhere(other, why):
+    with pytest.raises(UserError, match=rf"training.engine = 'fused': .*{why}.*; take 'auto'"):
+        choose_engine(parse({"training": {"engine": "fused", **other}}))
 
 
 def test_gemm_is_refused_where_there_is_none():

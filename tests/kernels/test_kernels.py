@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from relief_ray.kernels import library
-from relief_ray.kernels.library import Kind, Rule, call, squares
+from relief_ray.kernels.library import Kind, Rule, squares, steps
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.fused import cross_entropy
@@ -119,7 +119,7 @@ def test_tiny_numbers_stay_in_a_process_that_flushes_them():
 
     def tiny():
         p, m, v = (x.clone() for x in start)
-        call("step", Rule(kind=Kind.VELOCITY, kept=1, rate=0.5, keep1=0.5, shrink=1.0), m, v, 19, m.clone(), p)
+        steps(Rule(kind=Kind.VELOCITY, kept=1, rate=0.5, keep1=0.5, shrink=1.0), [(m, v, m.clone(), p)])
         return p, m
 
     expected = tiny()
@@ -146,7 +146,7 @@ def test_a_step_is_its_formula(kind, first, kept, numel):
     )  # fmt: skip
     held = [functional.pad(x, (8, 8), value=7.0) for x in (p, m, v)]
     ours, *moments = (x[8:-8] for x in held)
-    call("step", rule, *moments, numel, g, ours)
+    steps(rule, [(*moments, g, ours)])
     assert all(float(x[:8].sum() + x[-8:].sum()) == 16 * 7.0 for x in held), "nothing beside them is written"
     p, g, m, v = p.double(), g.double(), m.double() * (1 - first), v.double() * (1 - first)
     moved = g + 0.02 * p

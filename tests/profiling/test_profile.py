@@ -8,7 +8,7 @@ from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment
 from relief_ray.core.stages import descendants
 from relief_ray.devices.time import Profile, load_profile, save_profile
-from relief_ray.experiment.setup import prepare
+from relief_ray.experiment.setup import choose_engine, prepare
 from relief_ray.profiling.profile import (
     EVERYTHING,
     LEAST,
@@ -40,7 +40,7 @@ def test_a_profile_says_on_what_it_was_measured(profile):
     assert seen.cpu and seen.num_cores >= 1 and seen.num_threads == 1 and seen.torch_build and seen.date.endswith("UTC")
     assert seen.commit == commit() and seen.spread >= 0
     assert seen.settings["backbone.conv1"] == 2 and seen.settings["windows_per_batch"] == 32
-    assert (profile.backbone, profile.engine, sorted(profile.devices)) == ("cnn", "gemm", ["A", "C"])
+    assert (profile.backbone, profile.engine, sorted(profile.devices)) == ("cnn", choose_engine(config()), ["A", "C"])
 
 
 def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
@@ -113,7 +113,9 @@ def test_predictions_grow_with_the_work(profile, run_cache):
 def test_a_profile_of_another_engine_is_refused(profile, tmp_path, run_cache):
     save_profile(profile, tmp_path / "p.json")
     costs = {"profile": str(tmp_path / "p.json")}
-    with pytest.raises(UserError, match=r"measured with engine 'gemm', this run trains with 'naive'; .*engine=naive"):
+    with pytest.raises(
+        UserError, match=r"measured with engine '(fused|gemm)', this run trains with 'naive'; .*engine=naive"
+    ):
         prepare(config(costs=costs, training={"engine": "naive"}))
     with pytest.raises(UserError, match=r"none for type 'B'"):
         prepare(config(costs=costs))

@@ -1,5 +1,6 @@
 """Test what a study says while it is computed: warnings of rounds, also where all progress is left out."""
 
+import re
 import warnings
 
 import pytest
@@ -40,7 +41,9 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
     assert "seed 0: round 1: without client 2 (type A): its update was refused (" in str(first.message)
     assert "norm rule" in str(first.message) and first.filename == __file__, "at the line that asked for the study"
     (again,) = warned(study)
-    assert ": round 4: still without client 2 (type A), since round 1: its update was refused (" in str(again.message)
+    # The third round's checkpoint may have been on its way: it is computed again then.
+    said = r": round [34]: still without client 2 \(type A\), since round 1: its update was refused \("
+    assert re.search(said, str(again.message))
 
 
 def test_a_quiet_study_warns_of_groups_that_nobody_trains(run_cache, tmp_path):

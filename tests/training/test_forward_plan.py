@@ -58,6 +58,10 @@ def count_rows(backbone):
     seen = Counter()
     for stage in backbone.stages:
         stage.module.register_forward_hook(lambda m, x, y, name=stage.spec.id: seen.update([(name, len(x[0]))]))
+    for whole in backbone.joined:  # counts for all stages that it stands for: each has one group of its name
+        whole.module.register_forward_hook(
+            lambda m, x, y, of=whole.spec.groups: seen.update((g, len(x[0])) for g in of)
+        )
     return seen
 
 

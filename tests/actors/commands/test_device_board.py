@@ -43,7 +43,7 @@ STATUS = {
     "negative": ("ok", "warning", "ok"),
     "slowed": ("ok", "ok", "warning"),
 }
-PARTS = ["memory", "data", "clock", "cache", "runs", "locks", "MLflow", "head"]
+PARTS = ["memory", "data", "clock", "cache", "kernels", "runs", "locks", "MLflow", "head"]
 
 
 @pytest.mark.parametrize("name", STATUS)

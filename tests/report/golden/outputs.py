@@ -85,6 +85,7 @@ CHANGING = (
     (re.compile(r"[^|&;<>\n]+, \d+ cores?, \d+ threads?"), " CPU"),
     (re.compile(r"relief-ray \d[\w.]* \("), "relief-ray VERSION ("),
     (re.compile(r"\b(Python|torch|numpy) \d[\w.]*(\+\w+)?"), r"\1 VERSION"),
+    (re.compile(r"\bengine( \|)? (gemm|fused)\b"), r"engine\1 FAST"),
 )
 
 
