@@ -437,7 +437,8 @@ def _warnings(backbone: Backbone, config: ExperimentConfig, engine: Engine) -> t
     if config.training.missing == "zero_input":
         text += "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out"
     is_slower = "fused" in config.backbone.engines and config.training.engine == "auto" and engine != "fused"
-    slower = f"training.engine=auto is {engine} here: {why}" if is_slower and (why := why_missing()) else ""
+    why = _why_not_fused(config) if is_slower else ""
+    slower = f"training.engine=auto is {engine} here, which takes longer: {why}" if why and why == why_missing() else ""
     lines = (slower, text if backbone.statistics else "")
     return (*backbone.warnings, *filter(None, lines), *uncalibrated(config))
 

@@ -124,10 +124,14 @@ def _load(name: str, flags: tuple[str, ...]) -> ctypes.CDLL:
         made = Path(place) / name
         command = [*_compiler(), *flags, "-o", str(made), str(SOURCE)]
         try:
-            subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-            raise Missing(f"`{shlex.join(command[: -len(flags) - 3])}` failed: {said[-1]}") from error
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+            why = "" if not done.returncode else done.stderr.strip()[-200:] or f"it ended with {done.returncode}"
+        except OSError as error:
+            why = str(error.strerror)
+        except subprocess.TimeoutExpired:
+            why = f"not done after {_COMPILE_S:.0f} s"
+        if why:
+            raise Missing(f"`{shlex.join(command[: -len(flags) - 3])}` could not compile them: {why}")
         try:
             write_atomic(kept, made.read_bytes())
         except UserError:  # no room or a home that is read-only: this process compiled for itself
