@@ -9,10 +9,11 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relief_ray.core.groups import GroupId, GroupLayout, Params
 from relief_ray.core.protocols import Reading
@@ -295,12 +296,33 @@ def require_memory(config: BackboneConfig, num_values: int) -> None:
         )
 
 
+class _SameUniform(TorchDispatchMode):
+    """Rounds float32 numbers of ``uniform_`` on a CPU once, as processors do that fuse multiply and add."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Draw the same numbers from the same generator; every other operation as it is."""
+        named = dict(kwargs or {})
+        values = args[0] if func is torch.ops.aten.uniform_.default else None
+        if values is None or values.dtype != torch.float32 or values.device.type != "cpu":
+            return func(*args, **named)
+        low, high = torch.tensor((*args[1:], *(0.0, 1.0)[len(args) - 1 :]), dtype=torch.float32)
+        drawn = torch.rand(values.shape, generator=named.get("generator"), dtype=torch.float32)
+        # Product and sum are exact in float64.
+        return values.copy_(drawn.double() * (high - low).double() + low.double())
+
+
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a module with torch's default initialisation from its own seed; the global generator is left alone."""
+    """Build a module with torch's default initialisation from its own seed; the global generator is left alone.
+
+    The values are the same on every processor.
+    """
     with torch.random.fork_rng(devices=[]):
         # Without a GPU `torch.manual_seed` takes a stack trace for each kind of one, which costs milliseconds.
         (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
-        return build()
+        with _SameUniform():
+            return build()
 
 
 def differing_facts(expected: Mapping[str, object], actual: Mapping[str, object]) -> tuple[str, ...]:
