@@ -15,7 +15,7 @@ from relief_ray.core.groups import GroupId
 # Prefix of a stage's input that is a modality's raw window.
 RAW = "x."
 # How local training is carried out: every stage in every step (reference); unchanged outputs computed once; the latter
-# with convolutions as matrix products.
+# with convolutions as matrix products; the latter with kernels in C.
 Engine = Literal["naive", "reuse", "gemm", "fused"]
 FLOAT_BYTES = 4
 # Largest memory for the outputs that no step changes, per client and round; else they are computed in every step.

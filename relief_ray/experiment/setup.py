@@ -297,6 +297,8 @@ def _why_not_fused(config: ExperimentConfig) -> str:
     """Why a run cannot use the kernels here; empty: it can."""
     training = config.training
     device = choose_device("auto") if training.device == "auto" else training.device
+    if config.device_by_host:
+        return "its kernels are for a CPU, expected training.device=cpu, found auto in a physical run"
     if device != "cpu":
         return f"its kernels are for a CPU, expected training.device=cpu, found {device}"
     if training.autocast != "none" or training.stack > 1:

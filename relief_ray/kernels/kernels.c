@@ -344,21 +344,26 @@ PUBLIC void relief_conv1_back(const Conv *c, R *dy, const R *y, const R *x, R *d
   unpack(c, c->ins, work, dw, db);
 }
 
-/* Fusion: y = ReLU(first block + bias, then the others one after the other); backward: g where y > 0. */
-PUBLIC void relief_fuse(long batch, long outs, long blocks, const R *const *block, const R *bias, R *y) {
+/* Fusion: y = ReLU(first block + bias, then the others one after the other), blocks with rows of ld values, 0: the same
+ * row for all; backward: g where y > 0. */
+PUBLIC void relief_fuse(long batch, long outs, long blocks, const R *const *block, const int64_t *ld, const R *bias,
+                        R *y) {
   USUAL_MODE;
-  for (long i = 0; i < batch * outs; i++) {
-    R sum = block[0][i] + bias[i % outs];
-    for (long q = 1; q < blocks; q++) sum += block[q][i];
-    y[i] = sum <= 0 ? 0 : sum;
-  }
+  for (long i = 0; i < batch; i++)
+    for (long o = 0; o < outs; o++) {
+      R sum = block[0][i * ld[0] + o] + bias[o];
+      for (long q = 1; q < blocks; q++) sum += block[q][i * ld[q] + o];
+      *y++ = sum <= 0 ? 0 : sum;
+    }
 }
 PUBLIC void relief_fuse_back(long n, const R *g, const R *y, R *masked) {
+  USUAL_MODE;
   for (long i = 0; i < n; i++) masked[i] = y[i] <= 0 ? 0 : g[i];
 }
 
 /* |x|^2 in double precision, in which products of two floats are exact: eight sums, added up as `lanes` does. */
 PUBLIC double relief_squares(long n, const R *x) {
+  USUAL_MODE;
   double sum[8] = {0};
   for (long i = 0; i < n; i++) sum[i % 8] += (double)x[i] * (double)x[i];
   return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
@@ -388,11 +393,12 @@ INLINE double ln_of(double s) {
   return (double)n * 0.69314718055994531 + 2 * z * sum;
 }
 
-/* Mean cross-entropy of logits (B, K) at labels (B,), and its gradient g. */
+/* Mean cross-entropy of logits (B, K) at labels (B,), and its gradient g; NaN where a label is none. */
 PUBLIC double relief_loss(long batch, long classes, const R *logits, const int64_t *labels, R *g) {
   USUAL_MODE;
   double loss = 0;
   for (long i = 0; i < batch; i++, logits += classes) {
+    if (labels[i] < 0 || labels[i] >= classes) return __builtin_nan("");
     double most = logits[0], sum = 0;
     for (long k = 1; k < classes; k++) if (!(logits[k] <= most)) most = logits[k];
     for (long k = 0; k < classes; k++) sum += exp_of(logits[k] - most);

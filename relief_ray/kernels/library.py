@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import cache
 from hashlib import sha256
@@ -30,7 +31,16 @@ from relief_ray.support.files import cache_root, write_atomic
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Contraction and reassociation would let a compiler choose bits; nothing is linked but memcpy and memset.
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-fPIC", "-shared")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-fno-fast-math",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-shared",
+)
 LEVELS = {"x86_64": ("-mavx2", "-mfma"), "aarch64": ()}
 # The same sums in double precision, value by value: the reference of tests.
 _DOUBLE = ("-DRELIEF_PLAIN", "-DRELIEF_DOUBLE")
@@ -81,13 +91,14 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     if lacking := _NEEDED[machine] - _cpu_flags():
         raise Missing(f"this processor lacks {', '.join(sorted(lacking))}")
     flags = (*FLAGS, *LEVELS[machine], *(_DOUBLE if dtype == torch.float64 else ()))
-    digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
-    name = f"kernels-{machine}-{digest}.so"
-    loaded = _load(name, flags)
+    # Words of $CC may change what is made; which compiler it is must not.
+    digest = sha256(SOURCE.read_bytes() + " ".join((*_named()[1:], *flags)).encode()).hexdigest()[:16]
+    loaded = _load(f"kernels-{machine}-{digest}.so", flags)
     loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
     return loaded
 
 
+@cache
 def why_missing() -> str:
     """Why this machine has no library; empty: it has one."""
     try:
@@ -97,16 +108,16 @@ def why_missing() -> str:
     return ""
 
 
-def require_library() -> None:
-    """Load the library, for a run that was begun with it.
+def require_library(device: str = "cpu") -> None:
+    """Load the library, for a run whose engine is ``fused``.
 
     Raises:
-        UserError: this machine, which is named, has none.
+        UserError: this machine, which is named, has none, or computes on another device.
     """
-    if why := why_missing():
+    if why := why_missing() if device == "cpu" else f"its kernels are for a CPU, found {device}":
         raise UserError(
-            f"engine 'fused' on {platform.node()}: {why}; a run keeps the engine that it was begun with: use a machine "
-            "that has it, or begin a new run with training.engine=gemm"
+            f"engine 'fused' on {platform.node()}: {why}; a run has one engine everywhere, also after a resume: "
+            "use a machine that has it, or begin a new run with training.engine=gemm"
         )
 
 
@@ -115,28 +126,41 @@ def _cpu_flags() -> set[str]:
     return {word for line in lines if line.startswith(("flags", "Features")) for word in line.split(":")[1].split()}
 
 
-def _load(name: str, flags: tuple[str, ...]) -> ctypes.CDLL:
+def _load(name: str, flags: Sequence[str]) -> ctypes.CDLL:
     """The library from the cache, compiled where it is not there yet; any number of processes may do so at once."""
     kept = cache_root() / "kernels" / name
-    if kept.exists():
-        return ctypes.CDLL(str(kept))
+    with suppress(OSError):  # none yet, damaged, or of another C library: compiled anew
+        if _is_ours(kept):
+            return ctypes.CDLL(str(kept))
     with tempfile.TemporaryDirectory(prefix="relief-kernels-") as place:
-        made = Path(place) / name
-        command = [*_compiler(), *flags, "-o", str(made), str(SOURCE)]
+        made, compiler = Path(place) / name, _compiler()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+            words = [*compiler, *flags, "-o", str(made), str(SOURCE)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
             why = "" if not done.returncode else done.stderr.strip()[-200:] or f"it ended with {done.returncode}"
         except OSError as error:
             why = str(error.strerror)
         except subprocess.TimeoutExpired:
             why = f"not done after {_COMPILE_S:.0f} s"
         if why:
-            raise Missing(f"`{shlex.join(command[: -len(flags) - 3])}` could not compile them: {why}")
-        try:
+            raise Missing(f"`{shlex.join(compiler)}` could not compile them: {why}")
+        with suppress(UserError, OSError):  # no room, read-only, no programs allowed: this process compiled for itself
             write_atomic(kept, made.read_bytes())
-        except UserError:  # no room or a home that is read-only: this process compiled for itself
-            return ctypes.CDLL(str(made))
-    return ctypes.CDLL(str(kept))
+            return ctypes.CDLL(str(kept))
+        return ctypes.CDLL(str(made))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody but this user or root can have written a file."""
+    status = path.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
+
+
+def _named() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise Missing(f"$CC is {os.environ['CC']!r}: {error}") from error
 
 
 def _compiler() -> list[str]:
@@ -145,8 +169,8 @@ def _compiler() -> list[str]:
     Raises:
         Missing: there is none.
     """
-    if named := os.environ.get("CC"):
-        return shlex.split(named)
+    if named := _named():
+        return named
     found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if found:
         return [found]
@@ -200,4 +224,5 @@ def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor
 
 def squares(values: Tensor) -> float:
     """``|values|^2`` (n,) in float64, finite exactly where all values are; the same bits on every processor."""
+    values = values.detach().to(torch.float32).contiguous()
     return call("squares", values.numel(), values)

@@ -296,8 +296,12 @@ def require_memory(config: BackboneConfig, num_values: int) -> None:
         )
 
 
-class _SameUniform(TorchDispatchMode):
+class _SameUniform(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Rounds float32 numbers of ``uniform_`` on a CPU once, as processors do that fuse multiply and add."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saying so would import torch's compiler
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -321,7 +325,7 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # Without a GPU `torch.manual_seed` takes a stack trace for each kind of one, which costs milliseconds.
         (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
-        with _SameUniform():
+        with _SameUniform():  # type: ignore[no-untyped-call]
             return build()
 
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import local
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from relief_ray.kernels.library import Conv, Rule, call
+from relief_ray.support.errors import UserError
 
 # (the parameter) -> the numbers of its next step, and the moments that it keeps.
 TakeStep = Callable[[Tensor], tuple[Rule, Tensor | None, Tensor | None]]
+
+T = TypeVar("T")
 
 _MARGIN = 2
 _here = local()
@@ -109,7 +113,23 @@ def _linear_back(
     call(
         "linear_back", batch, outs, ins, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, rule, mean, square, work
     )  # fmt: skip
+    if rule is not None:
+        increment_version(weight)
     return None if dh is None else dh[:, :ins], dw
+
+
+def _once(backward: Callable[..., T]) -> Callable[..., T]:
+    """Refuse a second derivative: the gradients that the kernels give would count as constants in it."""
+
+    def first(*arguments: Any) -> T:
+        if torch.is_grad_enabled():
+            raise UserError(
+                "training.engine = 'fused': no second derivatives, which this objective asks for (create_graph=True); "
+                "take training.engine=gemm"
+            )
+        return backward(*arguments)
+
+    return first
 
 
 class _First(torch.autograd.Function):
@@ -120,6 +140,7 @@ class _First(torch.autograd.Function):
         return y
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
         inner = grad[:, _MARGIN:-_MARGIN].clone(memory_format=torch.contiguous_format)
@@ -135,6 +156,7 @@ class _Second(torch.autograd.Function):
         return features
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y1, y2 = ctx.saved_tensors
         dw, db, inner = _conv2_back(grad.contiguous(), y2, y1, ctx.conv, ctx.pooled, ctx.needs_input_grad[0])
@@ -151,6 +173,7 @@ class _Linear(torch.autograd.Function):
         return _linear(h, weight, bias)
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, weight = ctx.saved_tensors
         grad = grad.contiguous()
@@ -172,6 +195,7 @@ class _Sensor(torch.autograd.Function):
         return _linear(features, parameters[-1], None)
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y1, y2, features = ctx.saved_tensors
         of: KernelSensor = ctx.of
@@ -186,20 +210,25 @@ class _Sensor(torch.autograd.Function):
 class _Fuse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias: Tensor, *blocks: Tensor) -> Tensor:
-        held = [block.expand(len(blocks[-1]), -1).contiguous() for block in blocks]
-        y = torch.empty_like(held[0])
-        blocks_at = torch.tensor([block.data_ptr() for block in held])
-        call("fuse", *y.shape, len(held), blocks_at, bias, y)
+        held, batch, outs = [x.contiguous() for x in blocks], max(map(len, blocks)), bias.shape[0]
+        y = bias.new_empty(batch, outs)
+        at, step = torch.tensor([[x.data_ptr() for x in held], [outs * (len(x) == batch) for x in held]])
+        call("fuse", batch, outs, len(held), at, step, bias, y)
         ctx.save_for_backward(y)
+        ctx.rows = [len(x) for x in blocks]
         return y
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (y,) = ctx.saved_tensors
         masked, db = torch.empty_like(y), y.new_empty(y.shape[1])
         call("fuse_back", y.numel(), grad.contiguous(), y, masked)
         call("columns", *y.shape, masked, db)
-        return db, *(masked if needed else None for needed in ctx.needs_input_grad[1:])
+        # A row that stands for the whole batch has the gradient of all its rows, as the bias has.
+        of_rows = [masked if number == len(y) else db.unsqueeze(0) for number in ctx.rows]
+        needed = ctx.needs_input_grad[1:]
+        return db, *(g if is_needed else None for g, is_needed in zip(of_rows, needed, strict=True))
 
 
 class _Loss(torch.autograd.Function):
@@ -211,6 +240,7 @@ class _Loss(torch.autograd.Function):
         return logits.new_tensor(loss)
 
     @staticmethod
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.saved_tensors[0] * grad, None
 
@@ -222,7 +252,9 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class KernelSum(nn.Module):
-    """``ReLU(sum_m A_m h_m + b)``."""
+    """``ReLU(sum_m A_m h_m + b)``; a block of one row counts for the whole batch."""
+
+    takes_single_rows = True
 
     def __init__(self, bias: nn.Parameter) -> None:
         """Share the parameter."""
@@ -230,7 +262,7 @@ class KernelSum(nn.Module):
         self.bias = bias
 
     def forward(self, *blocks_BD: Tensor) -> Tensor:
-        """M tensors (B, D) -> (B, D), summed in modality order."""
+        """M tensors (B, D) or (1, D) -> (B, D), summed in modality order."""
         apply: Callable[..., Tensor] = _Fuse.apply
         return apply(self.bias, *blocks_BD)
 

@@ -77,10 +77,10 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, engine: 
         UserError: as ``build`` raised it.
     """
     if not is_own(type(config)):
-        return config.build(shape, seed, engine)
+        return config.build(shape, seed, engine=engine)
     function = config.module if isinstance(config, ModuleBackbone) else config.build
     try:
-        backbone = call_users(partial(config.build, shape, seed, engine))
+        backbone = call_users(partial(config.build, shape, seed, engine=engine))
         fault = _fault_of(backbone, shape)
     except UserError as error:
         if isinstance(error, UserCodeError) or not isinstance(config, ModuleBackbone):

@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from relief_ray.kernels.library import Kind, Rule, steps
+from relief_ray.kernels.library import Kind, Rule, squares, steps
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
 Kernel = Literal["torch", "torch_fused", "own"]
@@ -171,6 +172,7 @@ class LocalOptimizer:
             together.setdefault(id(rule), (rule, []))[1].append((mean, square, p.grad, p))
         for rule, moved in together.values():
             steps(rule, moved)
+        increment_version(live)
         for p in live:
             p.grad = None
 
@@ -243,6 +245,13 @@ def _step_number(count: int) -> Tensor:
     return torch.tensor(float(count), dtype=torch.float32, device="cpu")
 
 
-def clip_gradients(parameters: Sequence[Tensor], largest: float) -> None:
+def clip_gradients(parameters: Sequence[Tensor], largest: float, kernel: Kernel = "torch") -> None:
     """Multiply all gradients by ``min(1, largest / (|g| + 1e-6))``, ``|g|`` the norm of all of them together."""
-    clip_grad_norm_(parameters, largest, foreach=False)
+    if kernel != "own":
+        clip_grad_norm_(parameters, largest, foreach=False)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    factor = largest / (sum(map(squares, gradients), 0.0) ** 0.5 + 1e-6)
+    if not factor >= 1.0:  # NaN reaches the gradients, as in torch
+        for grad in gradients:
+            grad.mul_(factor)

@@ -69,7 +69,7 @@ class Trainer:
         """
         self.backbone, self.config = backbone, config
         if config.engine == "fused":
-            require_library()
+            require_library(config.device)
         self.device = torch.device(config.device)
         move_frozen(backbone, self.device)
         self.flat = torch.zeros(backbone.layout.numel, device=self.device)
@@ -202,7 +202,8 @@ class Trainer:
         began = clock.read()
         _mask_parts(self.backbone, run.task)
         if self.config.clip_norm is not None:
-            clip_gradients([p for parameters in run.parameters.values() for p in parameters], self.config.clip_norm)
+            live = [p for parameters in run.parameters.values() for p in parameters]
+            clip_gradients(live, self.config.clip_norm, _KERNELS[self.config.engine])
         for lr, parameters in run.parameters.items():
             self._optimizer.step(parameters, lr)
         if self.config.rule.weight_decay:

@@ -31,7 +31,8 @@ int main(void) {
     relief_conv2(&second, &y1[0][0][0], &w2[0][0][0], b2, &y2[0][0][0], 1, f[0], work);
     relief_linear(B, O, N, f[0], N, w[0], step % 2 ? bias : 0, y[0]);
     const R *blocks[2] = {y[0], y[0]};
-    relief_fuse(B, O, 2, blocks, bias, sum[0]);
+    const int64_t ld[2] = {O, O};
+    relief_fuse(B, O, 2, blocks, ld, bias, sum[0]);
     const double loss = relief_loss(B, O, sum[0], labels, g[0]);
     relief_fuse_back(B * O, g[0], sum[0], g[0]);
     relief_columns(B, O, g[0], db);

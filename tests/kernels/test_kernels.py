@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from relief_ray.kernels import library
-from relief_ray.kernels.library import Kind, Rule, squares, steps
+from relief_ray.kernels.library import Kind, Rule, call, squares, steps
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.fused import cross_entropy
+from relief_ray.support.errors import UserError
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
 from tests.kernels.builds import PLAIN, built, using
 
+pytestmark = pytest.mark.skipif(bool(library.why_missing()), reason=f"no library here: {library.why_missing()}")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 SHAPES = st.fixed_dictionaries(
     {
@@ -91,7 +93,7 @@ def test_the_same_sums_in_double_precision_are_torchs(shape, seed):
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_vectors_give_the_bits_of_plain_c(shape, seed):
     with_vectors = a_step("fused", shape, seed=seed)
-    with pytest.MonkeyPatch.context() as patched, using(patched, built(COMPILERS[0], PLAIN)):
+    with pytest.MonkeyPatch.context() as patched, using(patched, built(shutil.which("cc") or "gcc", PLAIN)):
         assert are_equal(a_step("fused", shape, seed=seed), with_vectors)
 
 
@@ -176,6 +178,37 @@ def test_cross_entropy_is_torchs(rows):
 @settings(deadline=None)
 def test_squares_are_exact_up_to_the_sum(values):
     assert squares(torch.tensor(values)) == pytest.approx(math.fsum(x * x for x in values), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [torch.ones(1).expand(50), torch.arange(10.0)[::2], torch.ones(3, 4).T, torch.ones(64).bfloat16(), torch.arange(5)],
+)
+def test_squares_of_what_users_may_send(values):
+    assert squares(values) == float(values.double().square().sum())
+
+
+def test_tiny_numbers_count_in_squares_and_pass_a_relu():
+    y, g, masked = torch.full((8,), 1e-40), torch.ones(8), torch.empty(8)
+    assert torch.set_flush_denormal(True)
+    try:
+        found = squares(y)
+        call("fuse_back", 8, g, y, masked)
+    finally:
+        torch.set_flush_denormal(False)
+    assert found == pytest.approx(8e-80, rel=1e-4) and torch.equal(masked, g)
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3, 5000])
+def test_a_label_that_is_no_class_gives_no_loss(label):
+    assert math.isnan(float(cross_entropy(torch.zeros(2, 3), torch.tensor([0, label]))))
+
+
+def test_a_second_derivative_is_refused():
+    """The kernels have none; torch would take the first one for a constant."""
+    logits = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(UserError, match=r"'fused': no second derivatives, .*; take training.engine=gemm"):
+        torch.autograd.grad(cross_entropy(logits, torch.tensor([0, 1])), logits, create_graph=True)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

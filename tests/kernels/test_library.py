@@ -5,22 +5,29 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from relief_ray.experiment.setup import choose_engine, prepare
 from relief_ray.kernels import library
+from relief_ray.kernels.library import squares
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of
+
+
+def _forget():
+    library.library.cache_clear()
+    library.why_missing.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _not_loaded_yet(tmp_path, monkeypatch):
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path / "cache"))
-    library.library.cache_clear()
+    _forget()
     yield
-    library.library.cache_clear()
+    _forget()
 
 
 def test_it_is_compiled_once_and_named_by_what_it_is(tmp_path):
@@ -28,13 +35,34 @@ def test_it_is_compiled_once_and_named_by_what_it_is(tmp_path):
     (only,) = (tmp_path / "cache" / "kernels").iterdir()
     assert str(only) == path
     written = only.stat().st_mtime_ns
-    library.library.cache_clear()
+    _forget()
     assert library.library()._name == path and only.stat().st_mtime_ns == written
     assert library.library(torch.float64)._name != path
 
 
+def test_a_damaged_file_and_one_that_others_may_write_are_compiled_anew(tmp_path):
+    path = Path(library.library()._name)
+    whole = path.read_bytes()
+    for damage in (b"not a library", whole):
+        _forget()
+        path.unlink()
+        path.write_bytes(damage)
+        path.chmod(0o666)
+        assert library.why_missing() == "" and path.read_bytes() == whole
+        assert path.stat().st_mode & 0o022 == 0
+
+
+def test_words_of_the_compiler_are_part_of_the_name_and_may_not_change_sums(monkeypatch):
+    plain = library.library()._name
+    _forget()
+    monkeypatch.setenv("CC", "gcc -ffast-math")
+    assert library.library()._name != plain
+    values = torch.full((8,), 1e-40)
+    assert squares(values) == pytest.approx(8e-80, rel=1e-4) and float(torch.tensor(1e-38) * 0.1) != 0.0
+
+
 def _name(_):
-    library.library.cache_clear()
+    _forget()
     return library.library()._name
 
 
@@ -51,6 +79,7 @@ def test_processes_at_once_get_one_whole_library(tmp_path):
     [
         ({"PATH": ""}, r"no C compiler \(looked for \$CC, cc, gcc, clang, the package ziglang\)"),
         ({"CC": "false"}, r"`false` could not compile them: it ended with 1"),
+        ({"CC": "gcc '"}, r"\$CC is \"gcc '\": No closing quotation"),
         ({"CC": "not-there-cc"}, r"`not-there-cc` could not compile them: No such file"),
     ],
 )
