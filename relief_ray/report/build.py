@@ -33,6 +33,9 @@ from relief_ray.support.errors import counted, listed
 from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
 
+# Pages of other commands that a report leads to where they lie in its folder.
+_BESIDE = {"data.html": "The data, by person and sensor"}
+
 
 def write(document: Document, out: Path) -> list[Path]:
     """Write all files of the report; a file that is there already is replaced.
@@ -45,6 +48,7 @@ def write(document: Document, out: Path) -> list[Path]:
     with disk_errors(out, "write the report"):
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
+        document = replace(document, beside={file: words for file, words in _BESIDE.items() if (out / file).is_file()})
         drawings = draw(document.figures, out / "figures")
         texts = {
             "index.html": html(document, drawings),

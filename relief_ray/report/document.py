@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relief_ray.support.table import Number, Origin, Table, Tone
@@ -63,12 +63,17 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """Whole report; ``lead`` is its summary line, ``footer`` names machine, programs and data."""
+    """Whole report; ``lead`` is its summary line, ``footer`` names machine, programs and data.
+
+    Attributes:
+        beside: pages in its folder that it leads to, by their files' names.
+    """
 
     title: str
     lead: str
     sections: tuple[Section, ...]
     footer: str
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -84,3 +84,13 @@ def test_a_folder_that_cannot_be_written_is_named(usual, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the report"):
         write(build(usual), tmp_path / "file" / "out")
+
+
+def test_a_page_of_the_data_in_the_reports_folder_is_led_to(tmp_path):
+    made = document(Paragraphs(lines=("text",)))
+    write(made, tmp_path)
+    assert "data.html" not in (tmp_path / "index.html").read_text() + (tmp_path / "report.md").read_text()
+    (tmp_path / "data.html").write_text("a page")
+    write(made, tmp_path)
+    assert "<a href='data.html'>The data, by person and sensor</a>" in (tmp_path / "index.html").read_text()
+    assert "[The data, by person and sensor](data.html)" in (tmp_path / "report.md").read_text()

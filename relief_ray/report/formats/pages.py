@@ -30,6 +30,7 @@ def markdown(document: Document, figures: str = "figures") -> str:
                 # Without a line between them, those of a quotation would flow together.
                 between = "\n>\n" if block.tone else "\n" if block.is_list else "\n\n"
                 parts.append(between.join(f"{mark}{marked(line)}" for line in block.lines))
+    parts += [f"[{marked(words)}]({file})" for file, words in document.beside.items()]
     parts.append(f"<sub>{marked(document.footer)}</sub>")
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -43,6 +44,7 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
             chapters.append([])
         chapters[-1].append(section)
     contents = "".join(f"<li><a href='#{c[0].slug}'>{inline(c[0].title)}</a></li>" for c in chapters)
+    contents += "".join(f"<li><a href='{file}'>{escape(words)}</a></li>" for file, words in document.beside.items())
     body = "\n".join(_chapter(chapter, drawings, document.numbers) for chapter in chapters)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
