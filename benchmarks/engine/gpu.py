@@ -96,7 +96,7 @@ def eager_round(scenario: Scenario, device: torch.device) -> Callable[[], object
 
 def our_round(scenario: Scenario, device: torch.device, stack: int) -> Callable[[], object]:
     """A round as the product runs it without Ray: models out, trained, updates checked and summed on the CPU."""
-    prepared = setup(scenario)
+    prepared = setup(scenario, engine="gemm")
     trainer = replace(prepared.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
     executor = SerialExecutor(replace(prepared.job, trainer=trainer))
     state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)

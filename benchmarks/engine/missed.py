@@ -112,17 +112,25 @@ def time_goes(figures: Found) -> str:
     return "## Where the time goes\n\n" + "\n\n".join(parts) if parts else ""
 
 
+# Key of a share, what is counted, and how.
+_INSIDE = (
+    ("kernel_share", "kernels in C", "that times each of their calls"),
+    ("gemm_share", "matrix products", "under torch's profiler"),
+)
+
+
 def _training(figures: Found) -> str:
     if "profile_full_s" not in figures:
         return ""
     names = [f"profile_{name}" for name, _ in ROUNDS]
     rows = [(text, *(percent(figures[f"{name}_{key}_share"]) for name in names)) for key, text in PHASES]
-    rows.append(("*of all this: matrix products*", *(percent(figures[f"{name}_gemm_share"]) for name in names)))
+    key, text, how = next(row for row in _INSIDE if f"{names[0]}_{row[0]}" in figures)
+    rows.append((f"*of all this: {text}*", *(percent(figures[f"{name}_{key}"]) for name in names)))
     rows.append(("a step, ms", *(number(figures[f"{name}_step_ms"]) for name in names)))
     note = (
         f"One client's local round by our engine, {figures['profile_windows']} windows, {figures['profile_epochs']} "
         "epochs. Phases are measured in plain rounds; encoders and fusion split the forward phase as rounds with "
-        "timed stages do, and matrix products are those of a round under torch's profiler. No round here is "
+        f"timed stages do, and {text} are those of a round {how}. No round here is "
         "evaluated: testing as many windows once, through all sensors and through each alone, would add "
         f"{percent(figures['profile_full_test_vs_round'])} to the first column."
     )

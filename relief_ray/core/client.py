@@ -71,6 +71,7 @@ class LocalStep:
         params: current parameters by group.
         start: parameters that the round began with, by group.
         args: the task's ``args``.
+        cross_entropy: the engine's, (logits (b, K), labels (b,)) -> the batch's mean.
     """
 
     logits: Tensor
@@ -79,6 +80,7 @@ class LocalStep:
     params: Params
     start: Params
     args: Mapping[str, float]
+    cross_entropy: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
 
 
 def keep_assignment(context: ClientContext, assignment: Assignment) -> Assignment:
@@ -88,7 +90,7 @@ def keep_assignment(context: ClientContext, assignment: Assignment) -> Assignmen
 
 def task_loss(step: LocalStep) -> Tensor:
     """Cross-entropy of Eq. (2), mean over the batch."""
-    return functional.cross_entropy(step.logits, step.labels)
+    return step.cross_entropy(step.logits, step.labels)
 
 
 def observe_nothing(step: LocalStep) -> Mapping[str, Tensor]:

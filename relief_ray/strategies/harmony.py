@@ -177,7 +177,7 @@ def train_unimodal(context: RoundContext, client: ClientInfo) -> Assignment:
 
 def sum_of_losses(step: LocalStep) -> Tensor:
     """Sum of the unimodal losses where there are any (they share no parameter), else cross-entropy of the head."""
-    losses = [functional.cross_entropy(step.taps[tap], step.labels) for tap in sorted(step.taps)]
+    losses = [step.cross_entropy(step.taps[tap], step.labels) for tap in sorted(step.taps)]
     return torch.stack(losses).sum() if losses else task_loss(step)
 
 

@@ -137,7 +137,7 @@ class LoadedRun(ClientRun):
     Attributes:
         plan: which stages run once per round and which in every step.
         output: the stage whose output is the logits.
-        objective: the program's objective, the plain loss by the engine's own kernel.
+        cross_entropy: the engine's, for objectives.
         parameters: the trained tensors by learning rate.
         vectors: the trained groups as vectors, for objectives that read parameters.
         start: the model as it was loaded, the client's personal parts included.
@@ -149,7 +149,7 @@ class LoadedRun(ClientRun):
 
     plan: ForwardPlan
     output: str
-    objective: Callable[[LocalStep], Tensor]
+    cross_entropy: Callable[[Tensor, Tensor], Tensor]
     parameters: Mapping[float, list[Tensor]]
     vectors: GroupVectors
     start: Params
@@ -216,7 +216,7 @@ def _single_pass(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observ
     clock = run.clock
     began = clock.read()
     step = _local_step(run, _outputs(run, batches, index), index)
-    loss = run.objective(step)
+    loss = run.program.objective(step)
     if is_observed:
         observe_batch(run, step)
     forwarded = clock.add("forward", began)
@@ -232,7 +232,7 @@ def _weighted_parts(
     for part in parts:
         began = clock.read()
         values = _outputs(run, batches, part)
-        loss = run.objective(_local_step(run, values, part)) * (len(part) / len(index))
+        loss = run.program.objective(_local_step(run, values, part)) * (len(part) / len(index))
         if is_observed:
             outputs.append(_copies(values))
         forwarded = clock.add("forward", began)
@@ -253,7 +253,7 @@ def _two_passes(
         pieces = [_copies(_outputs(run, batches, part)) for part in parts]
     leaves = {name: value.requires_grad_() for name, value in _concatenated(pieces).items()}
     step = _local_step(run, leaves, index)
-    loss = run.objective(step)
+    loss = run.program.objective(step)
     if is_observed:
         observe_batch(run, step)
     forwarded, start = clock.add("forward", began), 0
@@ -298,6 +298,7 @@ def _local_step(run: LoadedRun, values: Values, index: Tensor) -> LocalStep:
         params=run.vectors,
         start=run.start,
         args=run.task.args,
+        cross_entropy=run.cross_entropy,
     )
 
 

@@ -7,15 +7,16 @@ optimizer state; outputs that no trained group can change are computed once per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, Probed, task_loss
+from relief_ray.core.client import ClientContext, ClientProgram, Probed, task_loss
 from relief_ray.core.codec import cut, encoded_nbytes
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
@@ -126,7 +127,7 @@ class Trainer:
             statistics=run.statistics,
             plan=plan,
             output=task.output or self.backbone.output,
-            objective=self._objective(run.program),
+            cross_entropy=cross_entropy if self.config.engine == "fused" else functional.cross_entropy,
             parameters=self._enable_gradients(context.round, task, once=is_once),
             vectors=GroupVectors(
                 self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
@@ -136,10 +137,6 @@ class Trainer:
             autocast=self.config.autocast,
             mode=self._mode(context, plan),
         )
-
-    def _objective(self, program: ClientProgram) -> Callable[[LocalStep], Tensor]:
-        is_ours = self.config.engine == "fused" and program.objective is task_loss
-        return (lambda step: cross_entropy(step.logits, step.labels)) if is_ours else program.objective
 
     def _mode(self, context: ClientContext, plan: ForwardPlan) -> TrainingMode:
         """Training mode of the stages that read a sensor of the client's; the other ones stay in test mode."""

@@ -98,7 +98,7 @@ def ladder(step: LocalStep) -> list[Tensor]:
 
 def all_exits(step: LocalStep) -> Tensor:
     """Cross-entropy summed over the exits."""
-    return torch.stack([functional.cross_entropy(logits, step.labels) for logits in ladder(step)]).sum()
+    return torch.stack([step.cross_entropy(logits, step.labels) for logits in ladder(step)]).sum()
 
 
 def difficulties(step: LocalStep) -> Mapping[str, Tensor]:

@@ -336,4 +336,4 @@ def test_a_file_system_that_does_not_lock_and_a_clock_of_1970(tmp_path, lies, va
     assert done.returncode == PROBLEM and "not ready: clock, locks" in done.stderr
     assert seen in shown["locks"]["seen"] and fix in shown["locks"]["fix"]
     assert shown["clock"]["seen"].startswith("1970-01-02 00:00:00 UTC, ")
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache"}, "the kernels that were compiled"
