@@ -74,7 +74,7 @@ class Kind(IntEnum):
     SGD = 2
 
 
-class Missing(UserError):
+class NoLibrary(UserError):
     """Why there is no library on this machine."""
 
 
@@ -83,13 +83,13 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     """The library of this machine for float32, or that of float64.
 
     Raises:
-        Missing: another processor or system, no compiler, or one that fails; the reason is named.
+        NoLibrary: another processor or system, no compiler, or one that fails; the reason is named.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in LEVELS:
-        raise Missing(f"{sys.platform} on {machine}: kernels are for Linux on x86_64 with AVX2 and aarch64")
+        raise NoLibrary(f"{sys.platform} on {machine}: kernels are for Linux on x86_64 with AVX2 and aarch64")
     if lacking := _NEEDED[machine] - _cpu_flags():
-        raise Missing(f"this processor lacks {', '.join(sorted(lacking))}")
+        raise NoLibrary(f"this processor lacks {', '.join(sorted(lacking))}")
     flags = (*FLAGS, *LEVELS[machine], *(_DOUBLE if dtype == torch.float64 else ()))
     # Words of $CC may change what is made; which compiler it is must not.
     digest = sha256(SOURCE.read_bytes() + " ".join((*_named()[1:], *flags)).encode()).hexdigest()[:16]
@@ -103,7 +103,7 @@ def why_missing() -> str:
     """Why this machine has no library; empty: it has one."""
     try:
         library()
-    except (Missing, OSError) as error:
+    except (NoLibrary, OSError) as error:
         return str(error)
     return ""
 
@@ -143,7 +143,7 @@ def _load(name: str, flags: Sequence[str]) -> ctypes.CDLL:
         except subprocess.TimeoutExpired:
             why = f"not done after {_COMPILE_S:.0f} s"
         if why:
-            raise Missing(f"`{shlex.join(compiler)}` could not compile them: {why}")
+            raise NoLibrary(f"`{shlex.join(compiler)}` could not compile them: {why}")
         with suppress(UserError, OSError):  # no room, read-only, no programs allowed: this process compiled for itself
             write_atomic(kept, made.read_bytes())
             return ctypes.CDLL(str(kept))
@@ -160,14 +160,14 @@ def _named() -> list[str]:
     try:
         return shlex.split(os.environ.get("CC", ""))
     except ValueError as error:
-        raise Missing(f"$CC is {os.environ['CC']!r}: {error}") from error
+        raise NoLibrary(f"$CC is {os.environ['CC']!r}: {error}") from error
 
 
 def _compiler() -> list[str]:
     """``$CC``, or the first of cc, gcc, clang, or the compiler that Zig's wheel brings.
 
     Raises:
-        Missing: there is none.
+        NoLibrary: there is none.
     """
     if named := _named():
         return named
@@ -176,7 +176,7 @@ def _compiler() -> list[str]:
         return [found]
     if find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise Missing("no C compiler (looked for $CC, cc, gcc, clang, the package ziglang); install one of them")
+    raise NoLibrary("no C compiler (looked for $CC, cc, gcc, clang, the package ziglang); install one of them")
 
 
 @cache
@@ -191,32 +191,22 @@ def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float
 
     The first tensor of real numbers says which library computes.
     """
-    words = [
-        a if isinstance(a, int)
-        else a.data_ptr() if isinstance(a, Tensor)
-        else 0 if a is None
-        else ctypes.addressof(a)
-        for a in arguments
-    ]  # fmt: skip
+    words = [_word(a) for a in arguments]
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point())
     return _function(library(dtype), name, len(words))(*words)
+
+
+def _word(argument: Tensor | ctypes.Structure | int | None) -> int:
+    if isinstance(argument, Tensor):
+        return argument.data_ptr()
+    return argument if isinstance(argument, int) else 0 if argument is None else ctypes.addressof(argument)
 
 
 def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor, Tensor]]) -> None:
     """A step of each tensor: its moments (where the rule has them), gradient and values, which are changed."""
     if not moved:
         return
-    rows = [
-        address
-        for mean, square, grad, p in moved
-        for address in (
-            0 if mean is None else mean.data_ptr(),
-            0 if square is None else square.data_ptr(),
-            p.numel(),
-            grad.data_ptr(),
-            p.data_ptr(),
-        )
-    ]
+    rows = [_word(x) for mean, square, grad, p in moved for x in (mean, square, p.numel(), grad, p)]
     table = (ctypes.c_int64 * len(rows))(*rows)
     of = library(moved[0][-1].dtype)
     _function(of, "steps", 3)(ctypes.addressof(rule), len(moved), ctypes.addressof(table))

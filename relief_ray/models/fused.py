@@ -110,9 +110,8 @@ def _linear_back(
     dw = h.new_empty(weight.shape) if train and take is None else None
     rule, mean, square = take(weight) if train and take else (None, None, None)
     work = _work(h, 16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
-    call(
-        "linear_back", batch, outs, ins, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, rule, mean, square, work
-    )  # fmt: skip
+    sizes, stepped = (batch, outs, ins), (rule, mean, square)
+    call("linear_back", *sizes, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, *stepped, work)
     if rule is not None:
         increment_version(weight)
     return None if dh is None else dh[:, :ins], dw
