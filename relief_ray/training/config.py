@@ -46,7 +46,7 @@ class TrainingConfig(FrozenConfig):
     missing: Missing = "zero_input"
     """How an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B)."""
     engine: Literal["auto", "naive", "reuse", "gemm", "fused"] = "auto"
-    """How a step is computed; ``naive`` is the reference, ``auto`` takes the fastest of the backbone that works here."""
+    """How a step is computed; ``naive`` is the reference, ``auto`` takes the backbone's fastest that works here."""
     micro_batch: int | None = Field(default=None, ge=1)
     """Windows per forward and backward pass where a batch needs too much memory; same gradient."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
