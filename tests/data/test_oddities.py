@@ -69,6 +69,7 @@ def study(path: str, **more: object) -> rr.Study:
     return rr.run(data=path, strategies=["fedavg", "central"], rounds=1, backbone=SMALL, set=SETTINGS, **more)
 
 
+@pytest.mark.ci
 def test_python_says_it_once_and_the_records_keep_it(lab, run_cache, tmp_path, capfd) -> None:
     path = lab(ODD)
     done = study(path, out=tmp_path / "runs")
@@ -81,6 +82,7 @@ def test_python_says_it_once_and_the_records_keep_it(lab, run_cache, tmp_path, c
     assert loaded.warnings[: len(notes)] == notes
 
 
+@pytest.mark.ci
 def test_a_quiet_study_warns_at_the_users_line(lab, run_cache) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -82,6 +82,7 @@ def are_equal(ours, theirs):
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], x) for k, x in theirs.items())
 
 
+@pytest.mark.ci
 @settings(max_examples=40, deadline=None)
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_the_same_sums_in_double_precision_are_torchs(shape, seed):
@@ -89,6 +90,7 @@ def test_the_same_sums_in_double_precision_are_torchs(shape, seed):
     assert difference(ours, theirs) < 1e-9
 
 
+@pytest.mark.ci
 @settings(max_examples=40, deadline=None)
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_vectors_give_the_bits_of_plain_c(shape, seed):
@@ -97,6 +99,7 @@ def test_vectors_give_the_bits_of_plain_c(shape, seed):
         assert are_equal(a_step("fused", shape, seed=seed), with_vectors)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("flag", ["-O1", "-O2", PLAIN])
 def test_every_compiler_gives_the_same_bits(compiler, flag, monkeypatch):

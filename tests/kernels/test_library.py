@@ -30,6 +30,7 @@ def _not_loaded_yet(tmp_path, monkeypatch):
     _forget()
 
 
+@pytest.mark.ci
 def test_it_is_compiled_once_and_named_by_what_it_is(tmp_path):
     path = library.library()._name
     (only,) = (tmp_path / "cache" / "kernels").iterdir()
@@ -40,6 +41,7 @@ def test_it_is_compiled_once_and_named_by_what_it_is(tmp_path):
     assert library.library(torch.float64)._name != path
 
 
+@pytest.mark.ci
 def test_a_damaged_file_and_one_that_others_may_write_are_compiled_anew(tmp_path):
     path = Path(library.library()._name)
     whole = path.read_bytes()
@@ -52,6 +54,7 @@ def test_a_damaged_file_and_one_that_others_may_write_are_compiled_anew(tmp_path
         assert path.stat().st_mode & 0o022 == 0
 
 
+@pytest.mark.ci
 def test_words_of_the_compiler_are_part_of_the_name_and_may_not_change_sums(monkeypatch):
     plain = library.library()._name
     _forget()
@@ -125,6 +128,7 @@ def test_a_cache_that_cannot_be_made(tmp_path, monkeypatch):
     assert library.why_missing() == ""
 
 
+@pytest.mark.ci
 def test_the_command_says_where_it_is(tmp_path):
     said = subprocess.run(
         [sys.executable, "-m", "relief_ray.kernels"], capture_output=True, text=True, check=True, timeout=200

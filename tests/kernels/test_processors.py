@@ -68,6 +68,7 @@ def test_a_whole_run_has_the_same_bits_where_libraries_take_an_older_processor(t
     assert printed[0] == printed[1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", WAYS)
 def test_the_bits_are_the_same(way, folder):
     compiler, _, runner = WAYS[way]

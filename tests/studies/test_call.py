@@ -216,6 +216,7 @@ def test_a_temporary_folder_lives_as_long_as_the_study_or_one_of_its_runs(run_ca
     assert not folder.exists()
 
 
+@pytest.mark.ci
 def test_a_users_own_method_is_recorded_by_its_path_and_file(write, run_cache, tmp_path, monkeypatch):
     name = write(METHOD)
     monkeypatch.syspath_prepend(str(Path.cwd()))
@@ -284,6 +285,7 @@ def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
     assert all(line.startswith("relief, seed 0: ") for line in lines) and "done, F1 " in lines[-1], "none of Ray's own"
 
 
+@pytest.mark.ci
 def test_a_users_method_is_built_once_a_run(write, run_cache, tmp_path):
     name = write(
         METHOD.replace("    def build(self):\n", "    def build(self):\n        BUILT.append(self.alpha)\n")

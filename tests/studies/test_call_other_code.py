@@ -39,6 +39,7 @@ def start_python_again(name: str) -> None:
     importlib.invalidate_caches()
 
 
+@pytest.mark.ci
 def test_a_run_of_an_edited_method_is_refused_with_what_changed_and_the_ways_on(words):
     folder, name = words["out"], edit(words)
     start_python_again(name)
@@ -55,6 +56,7 @@ def test_a_run_of_an_edited_method_is_refused_with_what_changed_and_the_ways_on(
     assert len(rr.run("quick", **words).frame) == 1, "it is today's now"
 
 
+@pytest.mark.ci
 def test_a_file_that_is_edited_under_a_running_python_is_refused_before_its_old_code_runs(words):
     name = edit(words)
     for more in ({}, {"rerun_stale": True}):
@@ -67,6 +69,7 @@ def test_a_file_that_is_edited_under_a_running_python_is_refused_before_its_old_
         rr.run("quick", **words)
 
 
+@pytest.mark.ci
 def test_a_helper_beside_the_file_counts_as_well(write, run_cache, tmp_path, monkeypatch):
     helper = write("SHARE = 0.5\n")
     name = write(f"from {helper} import SHARE\n{METHOD}")

@@ -115,6 +115,7 @@ def test_an_option_is_a_keyword_in_python():
         assert words() == ("out='DIR'", "other_code=True", "folds", "rerun_stale=True")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("where", ["allocate", "objective", "aggregate"])
 def test_an_error_of_the_users_own_names_its_function_file_and_line(write, run_cache, tmp_path, where):
     name = write(RAISES)

@@ -19,6 +19,7 @@ def warned(ask) -> list[warnings.WarningMessage]:
     return [w for w in caught if ": round " in str(w.message)]
 
 
+@pytest.mark.ci
 def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(write, run_cache, tmp_path):
     words = {"strategies": f"{write(SENDS_1E30)}:Mine", "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
 

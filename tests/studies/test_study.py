@@ -69,6 +69,7 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
     assert small_study.gain("fedavg", "relief").mean == pytest.approx(-small_study.gain("relief").mean)
 
 
+@pytest.mark.ci
 def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write, tmp_path):
     """Beside a variant; a gain takes what run() took."""
     mine = load(f"{write(METHOD)}:Mine", "strategies")

@@ -182,6 +182,7 @@ def kept(groups, reuse=True):
     return plan.step_bytes / (40 * 4 * 4 * 64)
 
 
+@pytest.mark.ci
 def test_only_what_a_gradient_passes_is_kept_of_every_window():
     every = tiny().layout.ids
     present = sum(c for m, c in SHAPE.channels if m in PRESENT)

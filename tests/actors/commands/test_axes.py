@@ -78,6 +78,7 @@ def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
         choose(load_spec("quick"), joined(options(folds="1"), read_settings(["data.stride_s=5.0"])))
 
 
+@pytest.mark.ci
 def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invoke, tmp_path):
     words = ("run", "quick", "--strategies", "fedavg,relief", "--seeds", "0-2", "--rounds", "3", "--dry-run")
     done = invoke(*words, *SMALL, "--set=data.max_windows_per_client=5", "--out", tmp_path / "runs")

@@ -49,6 +49,7 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
     assert sum(sum(c["train"]) for c in facts["coverage"]["clients"]) == facts["windows"]["train"]
 
 
+@pytest.mark.ci
 def test_a_run_shows_once_what_is_odd_about_its_data(lab, invoke, tmp_path) -> None:
     path = lab(ODD)
     words = (

@@ -19,6 +19,7 @@ from tests.plans import cells_of
 from tune_configs.registry import GRIDS, load_grid
 
 
+@pytest.mark.ci
 def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: Invoke, tmp_path):
     done = invoke("grid", "smoke", "--dry-run", "--out", tmp_path / "g", "--set", "data.max_windows_per_client=5")
     assert done.exit_code == 0, done.output

@@ -63,6 +63,7 @@ def test_a_refused_client_is_named_everywhere(invoke, method, tmp_path):
     assert (left["client"], left["device"], left["cause"], left["since"]) == (2, "A", "update", 1)
 
 
+@pytest.mark.ci
 def test_by_default_a_refused_update_ends_the_run_with_code_3(invoke, method, tmp_path):
     done = invoke("run", "quick", "--strategies", method, *SMALL, "--set=rounds=4", "--out", tmp_path / "runs")
     shown = " ".join(done.output.split())

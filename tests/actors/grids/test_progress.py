@@ -4,6 +4,8 @@ import json
 import time
 from dataclasses import replace
 
+import pytest
+
 from actors.grids.scheduler import keep_death
 from actors.terminal.progress import GridJson, GridLines, duration, end_line, picture
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
@@ -80,6 +82,7 @@ def test_rounds_are_told_once_while_a_cell_runs_and_not_again_after_a_resume(tmp
     assert [number for _, number in heard.rounds] == [2, 3]
 
 
+@pytest.mark.ci
 def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path, monkeypatch, capsys):
     path = write_lab(write, tmp_path, monkeypatch, ODD)
     owned = {"fleet.owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist"], "C": ["wrist"]}}

@@ -292,6 +292,7 @@ def test_hosts_train_their_clients_together(on_warm_hosts, tmp_path, shares):
 # Bad code and bad updates ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_code_that_raises_stops_the_run_with_the_client_named(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
     executor = on_warm_hosts(replace(job, program=ClientProgram(after=federation.raises)), num_hosts=1)

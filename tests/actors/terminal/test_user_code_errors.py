@@ -25,6 +25,7 @@ def aggregating(line: str) -> str:
     return METHOD.replace(head, f"{head}    {line}\n")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("line", "said"), BROKEN.values(), ids=BROKEN)
 def test_a_method_that_raises_is_named_with_file_line_and_function(invoke: Invoke, write, tmp_path, line, said):
     name = write(aggregating(line))
