@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
@@ -240,16 +240,20 @@ def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
 
 def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
     """The zip itself, or the first zip inside it that holds the files."""
+    status, member = path.stat(), re.compile(spec.member)
+    names = _names(path, status.st_mtime_ns, status.st_size)
+    marked = any(name.rpartition("/")[2] == MARKER for name in names)
+    if any(map(member.search, names)):
+        yield Source(name=spec.name, path=path, synthetic=marked)
+    elif inner := next((name for name in names if name.lower().endswith(".zip")), None):
+        yield Source(name=spec.name, path=path, inner=inner, synthetic=marked)
+
+
+@lru_cache(maxsize=16)
+def _names(path: Path, mtime_ns: int, size_bytes: int) -> tuple[str, ...]:
+    """Names in a zip of this time and size: a process that computes many cells reads its directory once."""
     with open_zip(path) as archive:
-        names = archive.namelist()
-        marked = any(PurePosixPath(name).name == MARKER for name in names)
-        if any(re.search(spec.member, name) for name in names):
-            yield Source(name=spec.name, path=path, synthetic=marked)
-            return
-        for name in names:
-            if name.lower().endswith(".zip"):
-                yield Source(name=spec.name, path=path, inner=name, synthetic=marked)
-                return
+        return tuple(archive.namelist())
 
 
 def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:

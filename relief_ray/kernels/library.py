@@ -46,6 +46,8 @@ LEVELS = {"x86_64": ("-mavx2", "-mfma"), "aarch64": ()}
 _DOUBLE = ("-DRELIEF_PLAIN", "-DRELIEF_DOUBLE")
 _NEEDED = {"x86_64": {"avx2", "fma"}, "aarch64": {"asimd"}}
 _COMPILE_S = 120.0
+# What `_answer` gives with every sum in the source's order.
+_KNOWN = "5dc3834e"
 
 
 class Rule(ctypes.Structure):
@@ -95,7 +97,30 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     digest = sha256(SOURCE.read_bytes() + " ".join((*_named()[1:], *flags)).encode()).hexdigest()[:16]
     loaded = _load(f"kernels-{machine}-{digest}.so", flags)
     loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
+    if dtype == torch.float32 and (answer := _answer(loaded)) != _KNOWN:
+        raise NoLibrary(
+            f"{loaded._name} computes other numbers than every other machine's (check {answer}, expected {_KNOWN}): "
+            "remove it and name another compiler ($CC)"
+        )
     return loaded
+
+
+def _answer(of: ctypes.CDLL) -> str:
+    """Digest of a small linear layer's output, gradient and step of Adam, and of a loss's gradient."""
+    batch, outs, ins = 5, 3, 21
+    numbers = torch.arange(batch * ins, dtype=torch.float32).remainder(37) / 7 - 2
+    h, bias, g = numbers, numbers[:outs], numbers[: batch * outs]
+    w, m, v = (numbers[: outs * ins].clone() for _ in range(3))
+    y, dh, work, dy = (numbers.new_zeros(numel) for numel in (batch * outs, batch * 32, 16 * 22, batch * outs))
+    labels, rule = torch.arange(batch) % outs, Rule(0, 0, 1, 0.01, 0.9, 0.1, 0.99, 0.01, 1.5, 1e-8, 0.0, 0.999)
+    v.square_()
+    for name, arguments in (
+        ("linear", (batch, outs, ins, h, ins, w, bias, y)),
+        ("linear_back", (batch, outs, ins, g, h, ins, w, dh, 32, None, rule, m, v, work)),
+        ("loss", (batch, outs, y, labels, dy)),
+    ):
+        _function(of, name, len(arguments))(*map(_word, arguments))
+    return sha256(b"".join(x.numpy().tobytes() for x in (y, dh, w, m, v, dy))).hexdigest()[:8]
 
 
 @cache

@@ -114,6 +114,16 @@ def test_a_marker_inside_a_zip_counts(tmp_path: Path) -> None:
     assert find_source(MHEALTH, tmp_path).synthetic
 
 
+def test_a_zip_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "mhealth.zip", ["other.log"])
+    with pytest.raises(UserError, match="not found"):
+        find_source(MHEALTH, tmp_path)
+    pack(archive, ["mHealth_subject1.log"])
+    assert find_source(MHEALTH, tmp_path).path == archive
+    pack(archive, ["mHealth_subject1.log", MARKER])
+    assert find_source(MHEALTH, tmp_path).synthetic
+
+
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert search_roots(tmp_path) == (tmp_path,)
     assert search_roots(None) == (cache_root() / "datasets",)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -62,6 +63,20 @@ def test_words_of_the_compiler_are_part_of_the_name_and_may_not_change_sums(monk
     assert library.library()._name != plain
     values = torch.full((8,), 1e-40)
     assert squares(values) == pytest.approx(8e-80, rel=1e-4) and float(torch.tensor(1e-38) * 0.1) != 0.0
+
+
+@pytest.mark.ci
+def test_a_compiler_that_chooses_sums_of_its_own_is_refused(tmp_path, monkeypatch):
+    compiler = tmp_path / "own-cc"
+    compiler.write_text('#!/bin/sh\nexec gcc "$@" -ffp-contract=fast\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert re.match(
+        rf"{tmp_path}/cache/kernels/\S+ computes other numbers than every other machine's \(check \w+, expected "
+        rf"{library._KNOWN}\): remove it and name another compiler",
+        library.why_missing(),
+    )
+    assert choose_engine(config_of("relief")) == "gemm"
 
 
 def _name(_):
