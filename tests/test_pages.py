@@ -1,7 +1,7 @@
 """Every command and code block of README and docs, run as written, or listed here with the reason why it is not.
 
-By default each command is parsed with all its options and keys; `-m slow` runs them (.ci/run does). docs/extending.md
-has tests of its own (`tests/test_extending.py`), which run its blocks and look at what they print.
+By default each command is parsed with all its options and keys; `-m slow` runs them, .ci/run those of the front pages.
+docs/extending.md has tests of its own (`tests/test_extending.py`), which run its blocks and look at what they print.
 """
 
 import contextlib
