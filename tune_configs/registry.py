@@ -67,6 +67,11 @@ def load_grid(target: str) -> Spec:
                 "grid(); mend the file"
             ) from error
         return checked(made, target)
+    if path.suffix == ".py":
+        beside = [str(path.parent / file.name) for file in path.parent.glob("*.py")]
+        raise UserError(
+            f"grid {target!r}: no such file{nearest(str(path), beside)}; expected Python with a function grid()"
+        )
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 

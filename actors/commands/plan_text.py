@@ -290,11 +290,12 @@ def planned(plan: Plan, jobs: int | None, share: float = 1.0) -> Result:
 
     ``share``: that of all cells which the plan already has.
     """
+    claims, facts = claims_text(plan), claims_facts(plan)  # wrong ones are told before anything is timed
     states = plan.look()
     known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
     forecast = Forecast.of(plan, states, known, jobs, share)
     further = {} if plan.kind == "grid" else {"settings": differing(plan)}
-    return Result(forecast.text() + claims_text(plan), {**forecast.facts(), **further, "claims": claims_facts(plan)})
+    return Result(forecast.text() + claims, {**forecast.facts(), **further, "claims": facts})
 
 
 def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:

@@ -23,6 +23,7 @@ Schema = Mapping[str, Any]
 _ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm": ("strategy",),
     "alpha": ("data.dirichlet_alpha",),
+    "beta": ("training.momentum",),
     "client_lr": ("training.lr",),
     "dataset": ("data.name",),
     "fraction_fit": ("participation",),

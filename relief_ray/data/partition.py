@@ -385,7 +385,10 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
         left_out={str(subject): number for subject, number in left_out.items() if number},
     )
     longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)
-    _require_windows(split, config, longest / spec.rate_hz)
+    room = Counter[int]()
+    for bout, table in zip(bouts, trained, strict=True):
+        room[bout.subject] = max(room[bout.subject], len(table))
+    _require_windows(split, config, longest / spec.rate_hz, room)
     return split
 
 
@@ -398,16 +401,30 @@ def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) 
     return tuple(np.concatenate(pieces) for pieces in tables)
 
 
-def _require_windows(split: Split, config: DataConfig, longest_s: float) -> None:
+def _most_clients(config: DataConfig, num_clients: int, room: Mapping[int, int]) -> int:
+    """The most clients below ``num_clients`` of whom each gets a window, 0 where none is known.
+
+    ``room``: windows of a person's longest bout, which is as many clients as the person can be.
+    """
+    people = training_positions(config) if config.partition == "subject" else ()
+    for number in range(num_clients - 1, 0, -1) if people else ():
+        if all(len(of) <= room[p] for p, of in zip(people, clients_of(len(people), number), strict=True)):
+            return number
+    return 0
+
+
+def _require_windows(split: Split, config: DataConfig, longest_s: float, room: Mapping[int, int]) -> None:
     empty = [client for client, table in enumerate(split.train) if not len(table)]
     gaps = left_out_text(split.left_out, config)
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
+        most = _most_clients(config, len(split.train), room)
+        largest = f" (at most {most} have windows)" if most else ""
         raise UserError(
             f"{len(empty)} of {len(split.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
             f"{config.spec().window_s:g} s; "
-            + (gaps or "lower data.num_clients, data.window_s, data.stride_s or data.test_fraction")
+            + (gaps or f"lower data.num_clients{largest}, data.window_s, data.stride_s or data.test_fraction")
         )
     if not len(split.test) or not any(map(len, split.validation)):
         raise UserError(

@@ -414,7 +414,8 @@ def parse_claims(content: bytes, where: str) -> Claims:
     try:
         return strictly(Claims, read_bytes(content, where))
     except ValidationError as error:
-        raise UserError("\n".join(f"{where}: {_said(fault)}" for fault in error.errors())) from error
+        faults = [f for f in error.errors() if f["type"] != "too_short" or not f["input"]]  # too few that are valid
+        raise UserError("\n".join(f"{where}: {_said(fault)}" for fault in faults)) from error
 
 
 def _said(fault: ErrorDetails) -> str:

@@ -258,9 +258,10 @@ def _text(model: Model, facts: Mapping[str, Any], target: str) -> str:
     head = ["group", "role", "shape", "values", "%", "FLOPs", "clients"]
     roles = dict.fromkeys(g.role for g in layout if g.role in _ROLES)
     warnings = (*model.backbone.warnings, *uncalibrated(model.config))
+    encoders = ", ".join(f"{m} {n:,}" for m, n in sums["encoders"].items())
     sentences = [
         _counts(layout),
-        f"Values of an encoder's groups: {', '.join(f'{m} {n:,}' for m, n in sums['encoders'].items())}",
+        *([f"Values of an encoder's groups: {encoders}"] if encoders else []),
         f"A client with all sensors trains {sums['full_client']:,} values, "
         f"{sums['full_client_without_last_layer']:,} without the last layer of the head",
         f"Values have 4 bytes: {4 * layout.numel / _MIB:.3f} MiB in all.",

@@ -26,7 +26,7 @@ class Printed:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return f"<pre style='font-family: monospace'>{escape(str(self))}</pre>"
 
 
 def wrapped(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> list[str]:

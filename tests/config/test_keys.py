@@ -82,6 +82,7 @@ def test_a_field_is_described_by_the_string_under_it_of_the_class_that_has_it():
         ("learningRate", ["training.lr", "server.lr"]),
         ("server_lr", ["server.lr"]),
         ("client_lr", ["training.lr"]),
+        ("training.beta", ["training.momentum"]),
         ("batchsize", ["training.batch_size"]),
         ("batchSize", ["training.batch_size"]),
         ("num_rounds", ["rounds"]),

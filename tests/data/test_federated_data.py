@@ -1,6 +1,8 @@
 """The product: no leaks, the same test set for every N, closed to tuners, digests that tell configurations apart."""
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,6 +140,16 @@ def test_bad_ownership_is_named(mini: Dataset, owned: list[tuple[str, ...]], sai
 def test_a_client_without_windows_is_named(mini: Dataset) -> None:
     with pytest.raises(UserError, match=r"\d+ of \d+ clients \(\d.*have no training window"):
         made(mini, num_clients=4000, stride_s=60.0)
+
+
+@pytest.mark.parametrize("words", [{}, {"stride_s": 30.0}, {"subjects": [1, 4]}, {"test_fraction": 0.4}])
+def test_the_largest_number_of_clients_is_named(mini: Dataset, words: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"data.num_clients \(at most (\d+) have windows\)") as told:
+        made(mini, num_clients=900, **words)
+    most = int(re.findall(r"at most (\d+) have", str(told.value))[0])
+    made(mini, num_clients=most, **words)
+    with pytest.raises(UserError, match="have no training window"):
+        made(mini, num_clients=most + 1, **words)
 
 
 def test_a_client_with_one_class_is_allowed_and_listed(mini: Dataset) -> None:

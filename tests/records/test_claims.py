@@ -50,11 +50,12 @@ def test_a_file_in_words(tmp_path):
         (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
         (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
+        (HEAD + "  - {first: v1, secnd: v2}\n", "unknown key 'claims.0.secnd' (did you mean 'second'?)"),
         ("data: [", "cannot be read as YAML"),
         ("- 1\n", "c.yaml: "),
     ],
 )
-def test_what_is_wrong_is_named(text, words):
+def test_what_is_wrong_is_named_and_nothing_else(text, words):
     with pytest.raises(UserError) as error:
         parse_claims(text.encode(), "c.yaml")
     assert words in str(error.value) and str(error.value).startswith("c.yaml: ")

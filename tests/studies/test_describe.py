@@ -39,7 +39,7 @@ def test_a_preset_is_described_as_the_command_does():
     words = ["model", "describe", "quick", "--set=strategy=pilot", *(f"--set=backbone.{key}=2" for key in SMALL)]
     printed = CliRunner().invoke(app, words).stdout.rstrip("\n")
     assert printed and str(described) == repr(described) == described.text == printed
-    assert described._repr_html_().startswith("<pre>Backbone cnn of quick")
+    assert described._repr_html_().startswith("<pre style='font-family: monospace'>Backbone cnn of quick")
 
 
 def test_groups_are_a_frame():
