@@ -59,6 +59,7 @@ def test_what_is_wrong_is_named_and_nothing_else(text, words):
     with pytest.raises(UserError) as error:
         parse_claims(text.encode(), "c.yaml")
     assert words in str(error.value) and str(error.value).startswith("c.yaml: ")
+    assert "item" not in str(error.value), "a list with a wrong claim is not empty"
 
 
 def test_a_plan_takes_claims_in_before_its_first_cell_alone(tmp_path):
