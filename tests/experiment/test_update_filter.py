@@ -76,6 +76,16 @@ def test_a_refused_update_counts_against_the_quorum(quorum, ends, tmp_path):
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1], "nothing of the void round is committed"
 
 
+def test_a_round_that_diverges_is_told_what_helps_where_some_updates_are_only_too_far(tmp_path):
+    def after(context, update):
+        spoil = huge if context.info.id in (2, 5) else (lambda delta: delta * float("nan"))
+        return replace(update, delta={j: spoil(d) for j, d in update.delta.items()})
+
+    with pytest.raises(RoundVoid, match=r"norm rule.*not finite; where all clients diverge, lower training.lr|"
+                                        r"not finite.*norm rule.*; where all clients diverge, lower training.lr"):  # fmt: skip
+        run(tmp_path / "run", after)
+
+
 def test_a_void_round_leaves_its_reason_and_a_later_attempt_takes_it_back(tmp_path):
     setup, folder = create(config_of("fedavg", rounds=3), tmp_path / "run")
     after = replace(setup.job.program, after=spoiled(huge))
