@@ -189,6 +189,7 @@ def prepare(
     "dry_run",
     "rerun_stale",
     "dashboard",
+    "claims",
     "as_json",
 )
 def run(

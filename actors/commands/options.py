@@ -91,7 +91,7 @@ class Options:
     ] = False
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")] = False
     claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None
-    """None: the grid's own."""
+    """None: the preset's or grid's own."""
     search: Annotated[
         Literal["optuna"] | None,
         typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),

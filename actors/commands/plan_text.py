@@ -26,6 +26,7 @@ from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan, State
 from relief_ray.studies.progress import headline_f1
 from relief_ray.studies.spec import Cell
+from relief_ray.studies.study import load
 from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
@@ -201,8 +202,10 @@ def mib(num_bytes: int) -> str:
 
 
 def end_of(plan: Plan) -> Result:
-    """A grid's cells by status, the scores of those that are done, and what to type next."""
+    """A grid's cells by status, the scores of those that are done, verdicts on its claims, and what to type next."""
     states = plan.look()
+    is_judged = plan.claims is not None and all(state.status == "done" for state in states)
+    verdicts = load(plan.out).verdicts().sentences if is_judged else ()
     lines = [f"\n{plan.name}: {counts(states)} of {len(states)} cells; records in {plan.out}"]
     rows = _score_rows(states)
     if rows:
@@ -213,8 +216,10 @@ def end_of(plan: Plan) -> Result:
     if any(state.is_open for state in states):
         lines.append(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
+        lines += [line for sentence in verdicts for line in ("", filled(sentence))]
         lines += ["", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out)]
-    return Result("\n".join([*lines, "", *next_steps(plan)]), _grid_facts(plan, states))
+    facts = _grid_facts(plan, states) | ({"verdicts": list(verdicts)} if is_judged else {})
+    return Result("\n".join([*lines, "", *next_steps(plan)]), facts)
 
 
 def stale_advice(stale: Sequence[State], command: str) -> str:

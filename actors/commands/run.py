@@ -60,6 +60,8 @@ def run_command(
     if target in GRIDS and target not in PRESETS and not Path(target).exists():
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
     spec, settings = load_spec(target), _with_short(settings, options)
+    if options.claims is not None:
+        spec = replace(spec, claims=str(options.claims))
     plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs, own_mode(spec)))
     refuse_begun(plan)
     if (mode := overruled_mode(spec, settings, options.jobs)) is not None:

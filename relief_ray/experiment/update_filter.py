@@ -122,7 +122,9 @@ def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:
     for client, left in sorted(rejected.items()):
         clients.setdefault(left.why, []).append(client)
     texts = [f"client{'s' if len(same) > 1 else ''} {spans(same)}: {why}" for why, same in clients.items()]
-    diverged = any(why.endswith(NOT_FINITE) for why in clients)  # the others' may be finite still, and refused as too far
+    diverged = any(
+        why.endswith(NOT_FINITE) for why in clients
+    )  # the others' may be finite still, and refused as too far
     fix = "; where all clients diverge, lower training.lr or set training.clip_norm"
     return "; ".join(texts) + (fix if diverged and len(rejected) > 1 else "")
 

@@ -338,8 +338,6 @@ class Claim(FrozenConfig):
         figure: what is compared.
         margin: points of F1; given, the claim is one-sided: ``first`` is not worse than ``second`` by this or more.
         text: the claim in a sentence of its own; empty: made from the other fields.
-        same_work: the methods train the same groups and differ in something else (loss, aggregation). Without it, a
-            claim between methods whose assignments were equal in every round is refused.
     """
 
     first: str = Field(min_length=1)
@@ -347,7 +345,6 @@ class Claim(FrozenConfig):
     figure: Figure = "f1"
     margin: float | None = Field(default=None, gt=0.0)
     text: str = ""
-    same_work: bool = False
 
     @model_validator(mode="after")
     def _two_methods(self) -> Claim:
@@ -369,14 +366,14 @@ class Claims(FrozenConfig):
     """All claims of one study.
 
     Attributes:
-        data: name of the data set.
-        split: name of the split.
+        data: name of the data set, of one's own loader also without its object's name; empty: of any.
+        split: name of the split; empty: of any.
         where: further keys of the configuration (dotted) and their values, where a study has several settings.
         claims: one to six claims, in the order in which reports list them.
     """
 
-    data: str
-    split: str
+    data: str = ""
+    split: str = ""
     where: dict[str, JsonValue] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = Field(min_length=1)
 

@@ -6,7 +6,6 @@ and the hash of the last model. Clients, costs per device and confusion matrices
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -123,7 +122,6 @@ class CommittedCell(Record):
         means: means over its rounds; None in files of earlier versions.
         created: time at which the run began (UTC, ISO 8601); empty in files of earlier versions.
         chance: F1 of a model that knows nothing (``metrics.chance_f1``), a share; None without an evaluation.
-        work_sha256: of who trained and sent what (``work_digest``); empty in files of earlier versions.
         data: windows by part, and the clients; None in files of earlier versions and of pooled data.
     """
 
@@ -148,7 +146,6 @@ class CommittedCell(Record):
     means: Means | None = None
     created: str = ""
     chance: Share | None = None
-    work_sha256: str = ""
     data: DataFacts | None = None
 
 
@@ -195,19 +192,8 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         ),
         means=means_of(run, [r for r in rounds if r.round >= 1], run.planning_model),
         chance=None if last is None else chance_f1(last.confusion),
-        work_sha256=work_digest(rounds),
         data=None if run.method.pooled else data_facts(run),
     )
-
-
-def work_digest(rounds: Iterable[RoundRecord]) -> str:
-    """Return the sha256 of what every client trained and sent, and for how many epochs, in rounds 1..R."""
-    work = [
-        sorted((c.client, sorted(c.trained), sorted(c.uploaded), c.epochs) for c in record.clients)
-        for record in rounds
-        if record.round >= 1
-    ]
-    return hashlib.sha256(json.dumps(work).encode()).hexdigest()
 
 
 def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means | None:

@@ -3,7 +3,7 @@
 A claim is *supported* where Holm's adjusted p is below 0.05 and the difference has its sign (with a margin: where the
 one-sided test rejects that the first method is worse by the margin), *contradicted* where a two-sided test finds the
 other sign, else *undecided*. What cannot be tested says why: a study that no result could decide, runs that are too
-short, methods that did the same work, runs that are missing or were there before the claims.
+short, methods whose final models are the same, runs that are missing or were there before the claims.
 
 A pair is two runs of one fold and one replicate: two methods with the same seed, start, data and devices. Where fold or
 replicate holds more than a tenth of the scatter of paired differences, pairs depend on each other and the means of
@@ -53,6 +53,7 @@ from relief_ray.report.statistics import (
     MIN_REPLICATES,
     Paired,
     VarianceShares,
+    fewest_pairs,
     holm,
     paired,
     rate_interval,
@@ -76,6 +77,7 @@ Verdict = Literal[
     "too short to judge",
     "not finished",
     "refused",
+    "same model",
     "not tested early enough",
     "no runs",
 ]
@@ -102,6 +104,8 @@ class JudgedClaim:
     """Of the test, over the units that were tested; None where none was made."""
     shares: VarianceShares | None = None
     """Where the scatter comes from; None below two folds and two complete replicates."""
+    needed: int = 0
+    """Fewest units with which it can be decided; 0 where no test was made."""
     p_holm: float | None = None
     """p adjusted over all claims of the page; None where no test was made."""
 
@@ -128,14 +132,17 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
     problems, number = [*registry.problems], registry.num_claims
     judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
-        found = [(i, c) for i, c in enumerate(comparisons) if c.runs and _is_about(file.claims, c.first.config)]
+        found = [(i, c) for i, c in enumerate(comparisons) if c.runs and is_about(file.claims, c.first.config)]
         if len(found) == 1 and found[0][0] not in judged:
             ((place, comparison),) = found
             judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
         else:
-            why = f"{len(found)} settings here fit, none is judged; name what tells them apart in the file's `where`"
+            why = (
+                f"{len(found)} settings here fit, none is judged; name what tells them apart (`data`, `split`, `where`)"
+            )
             why = why if found else "no finished runs of that here, none is judged"
-            problems.append(f"The claims about {file.claims.data}, {file.claims.split}: {why}.")
+            about = ", ".join(filter(None, (file.claims.data, file.claims.split))) or "any data"
+            problems.append(f"The claims about {about}: {why}.")
     ordered = sorted(judged.items())
     tested = [c.outcome.p for _, (*_, claims) in ordered for c in claims if c.outcome is not None]
     adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
@@ -170,10 +177,15 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     outcome = judge_pairs(found, claim.margin)
     least = min(1.0, num_claims * smallest_p(outcome.num_pairs, 2 if claim.margin is None else 1))
     evidence = _evidence(outcome, claim, found)
+    needed = fewest_pairs(num_claims, 2 if claim.margin is None else 1)
     if least > ALPHA:
-        evidence = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
+        evidence = (
+            f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}, at least {needed} are "
+            f"needed; {evidence}"
+        )
     verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
-    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=variance_shares(found))
+    shares = variance_shares(found)
+    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
 
 
 def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
@@ -195,10 +207,8 @@ def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Reg
         return "not finished", f"{done}; judged once, when all are there"
     if reason := too_short(comparison, scores, claim):
         return "too short to judge", reason
-    # Clients trained and sent the same groups in every round 1..R.
-    if not claim.same_work and all(one.work == two.work for one, two in both):
-        same = "both methods' clients trained and sent the same groups in every round"
-        return "refused", f"{same}; a claim about something else needs `same_work: true`, named beforehand"
+    if all(one.rounds[-1].model_sha256 == two.rounds[-1].model_sha256 for one, two in both):
+        return "same model", f"both methods end with the same model, bit for bit, in all {counted(len(both), 'pair')}"
     return None
 
 
@@ -265,7 +275,7 @@ def _worded(judged: JudgedClaim) -> str:
     """``v1 > fedavg in F1 (+3.1 [+1.0, +5.2] points, adjusted p = 0.01)``; the reason where nothing was decided."""
     shown, outcome = judged.evidence, judged.outcome
     if outcome is not None and judged.verdict == "cannot decide":
-        shown = f"{_units(outcome)} are too few for any result, {outcome} points"
+        shown = f"{_units(outcome)} are too few for any result, at least {judged.needed} are needed, {outcome} points"
     elif outcome is not None:
         least = f", at least {bound}" if (bound := bound_text(judged.claim, outcome)) else ""
         shown = f"{outcome} points{least}, adjusted p = {judged.p_holm:.2g}"
@@ -503,7 +513,7 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:
     """Replicates by method of the planned cells that the claims are about."""
-    planned = [cell for cell in cells if _is_about(claims, cell.config)]
+    planned = [cell for cell in cells if is_about(claims, cell.config)]
     about = [(cell.method.name, cell.config) for cell in planned]
     replicates: dict[str, dict[Replicate, Repetition]] = {}
     for name, (_, config) in zip(variant_names(about, [cell.method for cell in planned]), about, strict=True):
@@ -511,8 +521,10 @@ def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str
     return replicates
 
 
-def _is_about(claims: Claims, config: Config) -> bool:
+def is_about(claims: Claims, config: Config) -> bool:
     """True for a run of the claims' data, split and further values; a search's cells only where the claims say so."""
     values = flat(config) | {"choice": choice_kind(config)}
-    wanted = {"data.name": claims.data, "data.split": claims.split, "choice": "", **claims.where}
-    return all(values.get(key) == value for key, value in wanted.items())
+    wanted = {"data.split": claims.split or values.get("data.split"), "choice": "", **claims.where}
+    name = str(values.get("data.name"))
+    is_data = claims.data in ("", name, name.partition(":")[0], Path(name.partition(":")[0]).stem)
+    return is_data and all(values.get(key) == value for key, value in wanted.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import mean, stdev
 
 from relief_ray.plugins.load import import_path, is_path
@@ -16,6 +17,7 @@ from relief_ray.report.statistics import (
     Sides,
     VarianceShares,
     detectable,
+    fewest_pairs,
     smallest_p,
     special,
     units_of,
@@ -118,6 +120,7 @@ class Outlook:
         num_replicates: replicates among them.
         smallest_p: smallest adjusted p that they can give.
         smallest_p_means: the same where means of replicates have to be tested.
+        needed: fewest pairs with which it can be decided.
         detectable_sds: smallest difference that they find with power 0.8, in standard deviations of one paired
             difference; None where they find none, or without scipy.
     """
@@ -128,6 +131,7 @@ class Outlook:
     num_replicates: int
     smallest_p: float
     smallest_p_means: float
+    needed: int
     detectable_sds: float | None
 
     @property
@@ -135,10 +139,14 @@ class Outlook:
         """Reason why these runs will not decide the claim, whatever they give; empty where they can."""
         if not self.num_pairs:
             return "no runs of both methods on the claim's data are planned"
+        replicates = max(MIN_REPLICATES, ceil(self.needed / self.num_folds))
+        alike = "" if replicates >= self.needed else f", {self.needed} where the runs of each are alike"
+        more = f"at least {replicates} seeds or replicates are needed (0-{replicates - 1}){alike}"
         if self.num_replicates < MIN_REPLICATES:
-            return f"too short to judge: {self.num_replicates} replicates, expected {MIN_REPLICATES} or more"
+            return f"too short to judge: {self.num_replicates} replicates; {more}"
         if self.smallest_p > ALPHA:
-            return f"this study cannot decide: {self.num_pairs} pairs give no adjusted p below {self.smallest_p:.2g}"
+            few = f"{self.num_pairs} pairs give no adjusted p below {self.smallest_p:.2g}"
+            return f"this study cannot decide: {few}; {more}"
         return ""
 
 
@@ -159,6 +167,7 @@ def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
                 num_replicates=num_replicates,
                 smallest_p=min(1.0, number * smallest_p(len(pairs), sides)),
                 smallest_p_means=min(1.0, number * smallest_p(num_replicates, sides)),
+                needed=fewest_pairs(number, sides),
                 detectable_sds=detectable(len(pairs), 1.0, ALPHA / number, sides) if special() is not None else None,
             )
         )

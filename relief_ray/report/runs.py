@@ -215,14 +215,6 @@ class Loaded:
         """F1 of a model that knows nothing, on the last tested round's windows, a share; None where it is unknown."""
         return self.small.chance
 
-    @property
-    def work(self) -> str:
-        """Equal for two runs whose clients trained and sent the same in every round (``work_digest``).
-
-        Some committed cells lack it: there only equal models count as equal work.
-        """
-        return self.small.work_sha256 or self.small.model_sha256
-
 
 def config_value(config: Config, path: str) -> JsonValue:
     """A value of a configuration by its dotted path; None where there is none."""

@@ -180,6 +180,11 @@ def smallest_p(num_pairs: int, sides: Sides = 2) -> float:
     return min(1.0, sides * one_sided)
 
 
+def fewest_pairs(num_claims: int, sides: Sides = 2) -> int:
+    """Fewest pairs with which a claim among so many can be decided: their ``smallest_p``, adjusted, is at most 0.05."""
+    return next(n for n in range(1, MAX_EXACT + 1) if num_claims * smallest_p(n, sides) <= ALPHA)
+
+
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's step-down adjusted p-values, in the order given."""
     adjusted = [0.0] * len(p_values)

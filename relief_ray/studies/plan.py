@@ -24,6 +24,7 @@ from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
 from relief_ray.records.cells import (
+    CLAIMS_FILE,
     PLAN_FILE,
     CellState,
     EarlyStopping,
@@ -34,6 +35,7 @@ from relief_ray.records.cells import (
     SuggestedSearch,
     count_begun,
     look,
+    read_claims,
     read_plan_file,
     register_claims,
     write_plan_file,
@@ -42,6 +44,7 @@ from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
+from relief_ray.report.power_analysis import outlooks
 from relief_ray.report.runs import choice_kind, config_value
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
@@ -260,6 +263,8 @@ class Plan:
         else:
             rows = _merged(known, mine)
         begun = count_begun(self.out, [row.folder for row in rows])
+        if earlier is not None and earlier.claims is not None and begun:
+            self._refuse_more_pairs(earlier.cells, rows)
         for cell in self.cells:
             if modules := cell.config.modules():
                 note_begun(mine[cell.name].config, digests(modules))
@@ -276,6 +281,22 @@ class Plan:
         others = _parsed([row for row in rows if row.folder not in mine], path)
         by_name = {cell.name: cell for cell in (*others, *self.cells)}
         return replace(self, cells=tuple(by_name[row.folder] for row in rows), claims=claims)
+
+    def _refuse_more_pairs(self, before: Sequence[PlannedCell], rows: Sequence[PlannedCell]) -> None:
+        """Check that no claim gets more pairs after those that were planned for it could decide it.
+
+        Raises:
+            UserError: one does: it would be tested until it holds.
+        """
+        claims = read_claims(self.out / CLAIMS_FILE)[0]
+        for had, has in zip(outlooks(claims, before), outlooks(claims, rows), strict=True):
+            if not had.verdict and has.num_pairs > had.num_pairs:
+                raise UserError(
+                    f"{self.out}: the claim {had.claim.brief} has {had.num_pairs} planned pairs, which can decide it, "
+                    f"found {has.num_pairs} now: with more of them after the first run was begun it would be tested "
+                    f"until it holds; keep to the plan, or name the claims anew for new seeds in a folder of their own "
+                    f"({option('out', 'DIR')})"
+                )
 
     def _refuse_other(self, file: PlanFile) -> None:
         """Check that the plan on disk is of the same study.

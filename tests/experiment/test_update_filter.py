@@ -81,9 +81,9 @@ def test_a_round_that_diverges_is_told_what_helps_where_some_updates_are_only_to
         spoil = huge if context.info.id in (2, 5) else (lambda delta: delta * float("nan"))
         return replace(update, delta={j: spoil(d) for j, d in update.delta.items()})
 
-    with pytest.raises(RoundVoid, match=r"norm rule.*not finite; where all clients diverge, lower training.lr|"
-                                        r"not finite.*norm rule.*; where all clients diverge, lower training.lr"):  # fmt: skip
+    with pytest.raises(RoundVoid, match=r"norm rule.*; where all clients diverge, lower training.lr") as void:
         run(tmp_path / "run", after)
+    assert "not finite" in str(void.value)
 
 
 def test_a_void_round_leaves_its_reason_and_a_later_attempt_takes_it_back(tmp_path):

@@ -27,7 +27,7 @@ def test_a_file_in_words(tmp_path):
     path.write_text(
         HEAD + "  - {first: v1, second: fedavg, figure: f1_rare}\n"
         "  - {first: relief, second: fedavg, margin: 1.0}\n"
-        "  - {first: fedprox, second: fedavg, same_work: true, text: Tethers help}\n"
+        "  - {first: fedprox, second: fedavg, text: Tethers help}\n"
     )
     claims, content = read_claims(path)
     assert content == path.read_bytes()
@@ -46,7 +46,6 @@ def test_a_file_in_words(tmp_path):
         (HEAD + "  - {first: v1, second: v2, margin: -1}\n", "claims.0.margin"),
         (HEAD + "  - {first: v1, second: v2, margin: true}\n", "claims.0.margin"),
         (HEAD + "  - {first: v1, second: v2, margin: '3'}\n", "claims.0.margin"),
-        (HEAD + "  - {first: v1, second: v2, same_work: on}\n", "claims.0.same_work"),
         (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
         (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),

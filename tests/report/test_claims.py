@@ -5,10 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from relief_ray.records.cells import Claim, Claims
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.claims import (
     Registry,
     bound_text,
+    is_about,
     judge,
     last_line,
     last_lines,
@@ -106,7 +108,9 @@ def test_a_study_of_too_few_pairs_cannot_decide_and_says_so(repeat, registry):
     runs = [*repeat("fedavg", [[0.5] * 5]), *repeat("v1", [[0.6, 0.61, 0.62, 0.63, 0.64]], trained=LESS)]
     (claim,), _ = judged(runs, registry(BETTER))
     assert claim.verdict == "cannot decide"
-    assert claim.evidence.startswith("this study cannot decide: 5 paired runs give no adjusted p below 0.062;")
+    assert claim.evidence.startswith(
+        "this study cannot decide: 5 paired runs give no adjusted p below 0.062, at least 6 are needed;"
+    )
     six = [*repeat("fedavg", [[0.5] * 6]), *repeat("v1", [[0.6, 0.61, 0.62, 0.63, 0.64, 0.65]], trained=LESS)]
     assert judged(six, registry(BETTER))[0][0].verdict == "supported"
     assert judged(six, registry(BETTER, {**BETTER, "margin": 1.0}))[0][0].verdict == "cannot decide", "2/64 x 2 claims"
@@ -121,12 +125,37 @@ def test_pairs_that_depend_are_tested_as_means_of_replicates(repeat, registry):
     assert claim.verdict == "cannot decide" and "3 replicate means" in claim.evidence
 
 
-def test_equal_assignments_are_refused_unless_the_claim_is_about_something_else(repeat, registry):
+def test_methods_that_train_and_send_the_same_are_judged_unless_they_end_with_the_same_model(repeat, registry):
+    """A loss or an aggregation of one's own: the study that most users make."""
     runs = [*repeat("fedavg", BASE), *repeat("fedprox", BASE + GAINS)]
     claim = {"first": "fedprox", "second": "fedavg"}
-    refused = judged(runs, registry(claim))[0][0]
-    assert refused.verdict == "refused" and refused.evidence.startswith("both methods' clients trained and sent the sa")
-    assert judged(runs, registry({**claim, "same_work": True}))[0][0].verdict == "supported"
+    assert judged(runs, registry(claim))[0][0].verdict == "supported"
+    equal = [with_model(run, str(run.replicate)) for run in runs]
+    same = judged(equal, registry(claim))[0][0]
+    assert (same.verdict, same.evidence) == (
+        "same model", "both methods end with the same model, bit for bit, in all 12 pairs",
+    )  # fmt: skip
+    assert judged([with_model(equal[0], "another"), *equal[1:]], registry(claim))[0][0].verdict != "same model"
+
+
+@pytest.mark.parametrize(
+    ("written", "fits"),
+    [
+        ({}, True), ({"data": ""}, True), ({"data": "", "split": ""}, True), ({"split": ""}, True),
+        ({"data": "pamap2"}, False), ({"data": "", "split": "within_subject"}, False),
+        ({"data": "people", "name": "people:PEOPLE"}, True), ({"data": "people", "name": "x/people.py:PEOPLE"}, True),
+        ({"data": "people:PEOPLE", "name": "people:PEOPLE"}, True), ({"data": "peop", "name": "people:P"}, False),
+    ],
+)  # fmt: skip
+def test_claims_are_about_the_data_and_split_that_they_name_if_any(written, fits):
+    config = {"data": {"name": written.pop("name", "dsa"), "split": "held_out_subject"}}
+    claims = Claims(**{"data": "dsa", "split": "held_out_subject", **written}, claims=(Claim(**BETTER),))
+    assert is_about(claims, config) is fits
+
+
+def with_model(run, sha256):
+    rounds = [*run.rounds[:-1], run.rounds[-1].model_copy(update={"model_sha256": sha256})]
+    return dataclasses.replace(run, rounds=tuple(rounds))
 
 
 def test_runs_that_were_there_before_the_claims_are_refused(runs, registry):
@@ -277,7 +306,7 @@ def test_committed_results_are_judged_as_their_run_folders(repeat, registry, tmp
     assert kept.files[0].committed == known.files[0].committed
     (small,), _ = judge([compare_runs(load_runs([tmp_path]))], kept)
     assert small.claims == judged(runs, known)[0]
-    assert [c.verdict for c in small.claims] == ["supported", "refused", "too short to judge"]
+    assert [c.verdict for c in small.claims] == ["supported", "contradicted", "too short to judge"]
     write_committed(tmp_path / "cells.json", "g", cells[1:], known.files[0].committed)
     (fewer,), _ = judge([compare_runs(load_runs([tmp_path]))], registry_of([tmp_path]))
     assert fewer.claims[0].verdict == "not finished"

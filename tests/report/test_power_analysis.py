@@ -80,8 +80,18 @@ def planned(methods, folds, replicates):
     ("folds", "replicates", "words"),
     [
         (4, 12, ""),
-        (4, 2, "too short to judge: 2 replicates, expected 3 or more"),
-        (1, 5, "this study cannot decide: 5 pairs give no adjusted p below 0.12"),
+        (
+            4,
+            2,
+            "too short to judge: 2 replicates; at least 3 seeds or replicates "
+            "are needed (0-2), 7 where the runs of each are alike",
+        ),
+        (
+            1,
+            5,
+            "this study cannot decide: 5 pairs give no adjusted p below 0.12; at least 7 seeds or replicates "
+            "are needed (0-6)",
+        ),
         (0, 0, "no runs of both methods on the claim's data are planned"),
     ],
 )

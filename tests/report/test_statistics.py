@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import plain
 from relief_ray.report.remarks import remarks
-from relief_ray.report.statistics import MAX_EXACT, holm, paired, rate_interval, sign_flip, smallest_p
+from relief_ray.report.statistics import MAX_EXACT, fewest_pairs, holm, paired, rate_interval, sign_flip, smallest_p
 
 values = st.lists(st.floats(-5, 5).map(lambda v: round(v, 3)), min_size=1, max_size=8)
 
@@ -93,6 +93,11 @@ def test_rate_interval_by_hand():
     assert rate_interval(10, 10) == (pytest.approx(0.025 ** (1 / 10)), 1.0)
     assert rate_interval(2, 34) == pytest.approx((0.007205, 0.196773), abs=1e-6)
     assert rate_interval(0, 0) is None
+
+
+def test_fewest_pairs_are_the_first_that_can_decide():
+    assert [fewest_pairs(claims) for claims in (1, 2, 3, 6)] == [6, 7, 7, 8]
+    assert [fewest_pairs(claims, 1) for claims in (1, 2, 3, 6)] == [5, 6, 6, 7]
 
 
 def test_smallest_p_is_two_over_two_to_the_n():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -300,3 +301,17 @@ def test_run_demo_placed_by_type_is_no_packed_run(invoke, tmp_path: Path) -> Non
     )
     refused = invoke(*words, "--placement", "typed", "--set", "runtime.mode=packed")
     assert refused.exit_code == 2 and "placement = 'typed' with mode = 'packed'" in refused.stderr
+
+
+@pytest.mark.ci
+def test_claims_are_named_with_the_command_and_judged_at_its_end(invoke, tmp_path: Path) -> None:
+    """FedProx's clients train and send what FedAvg's do: its claim is judged all the same."""
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims:\n  - {first: fedprox, second: fedavg}\n")
+    words = ("run", "quick", "--out", tmp_path / "runs", "--strategies", "fedavg,fedprox", "--claims", claims)
+    few = "at least 6 seeds or replicates are needed (0-5)"
+    assert few in " ".join(invoke(*words, "--dry-run", "--seeds", "0-2", *SMALL).stdout.split())
+    said = " ".join(invoke(*words, "--seeds", "0-5", "--set=rounds=1", *SMALL).stdout.split())
+    assert re.search(r"Of 1 claim named before the first run: (too short to judge|undecided|supported|contr)", said)
+    longer = invoke(*words, "--seeds", "0-6", "--set=rounds=1", *SMALL)
+    assert longer.exit_code == 2 and "with more of them after the first run was begun it would be" in flat(longer)

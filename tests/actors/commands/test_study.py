@@ -104,7 +104,7 @@ def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
     assert known.claims is not None and Plan.read(plan.out, kind="grid").claims == known.claims
     assert plan.write().claims == known.claims, "the same grid again, without the option"
     assert cannot_decide(Plan.read(plan.out, kind="grid")) == [
-        "relief > fedavg in F1: too short to judge: 2 replicates, expected 3 or more"
+        "relief > fedavg in F1: too short to judge: 2 replicates; at least 6 seeds or replicates are needed (0-5)"
     ]
     assert "claims: 1, judged over paired runs" in claims_text(known) and claims_text(tiny_plan(tmp_path / "h")) == ""
     run_alone(plan.look()[0])
