@@ -49,7 +49,7 @@ def test_a_file_in_words(tmp_path):
         (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
         (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
-        (HEAD + "  - {first: v1, secnd: v2}\n", "unknown key 'claims.0.secnd' (did you mean 'second'?)"),
+        (HEAD + "  - {first: v1, seconds: v2}\n", "unknown key 'claims.0.seconds' (did you mean 'second'?)"),
         ("data: [", "cannot be read as YAML"),
         ("- 1\n", "c.yaml: "),
     ],
