@@ -81,7 +81,7 @@ def test_the_vendors_torch_is_kept_and_the_base_part_installed(board):
     assert f"torch     {VENDORS} is installed and kept" in done.stdout and f"torch {VENDORS} sees it" in done.stdout
     assert "cluster join" in done.stdout
     (call,) = board.calls
-    assert call == f"install --quiet --constraint {board.venv}/constraints.txt --editable ."
+    assert call == f"install --progress-bar off --constraint {board.venv}/constraints.txt --editable ."
     pins = (board.venv / "constraints.txt").read_text().splitlines()
     assert [p for p in pins if p.startswith("torch==")] == [f"torch=={VENDORS}"]
     # Once more: nothing to do.
@@ -110,7 +110,7 @@ def test_a_jetson_without_a_torch_that_sees_its_gpu_is_refused_before_anything_i
 def test_a_machine_without_gpu_takes_the_tested_torch(board):
     done = board.run(tegra=False)
     (pin,) = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")]
-    assert board.calls[0] == f"install --quiet {pin}" and board.calls[1].endswith("--editable .")
+    assert board.calls[0] == f"install --progress-bar off {pin}" and board.calls[1].endswith("--editable .")
     # The stand-in has installed nothing, and that is noticed.
     assert done.returncode == 1 and "does not work with the numpy here" in done.stderr
 
