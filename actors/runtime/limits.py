@@ -28,8 +28,8 @@ class Limits:
     """Seconds of the slowest answer for one client so far, start-up of its process included."""
     mean_s: float | None = None
     """Mean seconds of a client in the last round, and during the first in the answers so far; None before."""
-    reported_s: float = 0.0
-    """The automatic limit of the last news."""
+    reported_s: float = LEAST_S
+    """The automatic limit of the last news; the least one is none."""
     due_work: float = 0.0
     """The most work that a client of this round has, in any unit."""
     done_work: float = 0.0
@@ -103,7 +103,7 @@ class Limits:
         return self.one_s + max(0, number - 1) * further_s
 
     def news(self) -> str | None:
-        """Sentence on an automatic limit: the first one, and one that has grown; None where nothing is new."""
+        """Sentence on an automatic limit that has grown above the least one; None where nothing is new."""
         if self.setting != "auto" or not self.slowest_s or self.one_s < _NEWS_FACTOR * self.reported_s:
             return None
         self.reported_s = self.one_s

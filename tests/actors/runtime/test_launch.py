@@ -197,7 +197,7 @@ class Runs:
         worker_cache, folder, notes = self.worker_cache, self.folder / name, []
         run = run_experiment(new_run(folder, **runtime), folder, Hooks(on_note=notes.append), worker_cache)
         assert run.status == "done" and results(folder) == self.expected
-        assert len(notes) == 1 and notes[0].startswith("a client has"), "the run before is not heard again"
+        assert notes == []
         options, types, *_ = worker_cache._needs
         group = worker_cache.workers(prepare(parse(CONFIG)).job, options, types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
@@ -266,8 +266,8 @@ def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
     setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
     run = run_experiment(setup, tmp_path, Hooks(on_note=notes.append), worker_cache)
     assert run.status == "done" and results(tmp_path) == inline
-    assert [note.startswith("repaired: ") for note in notes] == [True, False]
-    assert notes[1].startswith("a client has 60 s for its round")
+    (note,) = notes
+    assert note.startswith("repaired: ")
 
 
 @pytest.mark.ci
