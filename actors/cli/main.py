@@ -196,7 +196,10 @@ def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     options: Options,
     settings: Set = None,
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
+    out: Annotated[
+        SomePath,
+        typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET, or runs/PRESET-2, .."),
+    ] = None,
     jobs: Jobs = 1,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""

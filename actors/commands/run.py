@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from actors.commands.options import Options
@@ -35,12 +36,23 @@ from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
+from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
-from relief_ray.studies.plan import Plan, State, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
+from relief_ray.studies.plan import (
+    OtherRun,
+    Plan,
+    State,
+    await_quiet,
+    load_spec,
+    look_at,
+    refuse_begun,
+    refuse_other_settings,
+    refuse_stale,
+)
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback
 from relief_ray.studies.spec import Spec, as_typed, joined
@@ -62,8 +74,12 @@ def run_command(
     spec, settings = load_spec(target), _with_short(settings, options)
     if options.claims is not None:
         spec = replace(spec, claims=str(options.claims))
-    plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs, own_mode(spec)))
-    refuse_begun(plan)
+    how = placed(settings, options.jobs, own_mode(spec))
+    if out is None and not options.rerun_stale:
+        plan = _plan_in_a_folder_of_its_own(spec, how, options)
+    else:
+        plan = Plan.of(spec, out or Path("runs") / spec.name, how)
+        refuse_begun(plan)
     if (mode := overruled_mode(spec, settings, options.jobs)) is not None:
         cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
         say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
@@ -76,6 +92,31 @@ def run_command(
     plan = plan.write()
     _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
     yield from _run_plan(plan, options)
+
+
+def _plan_in_a_folder_of_its_own(spec: Spec, settings: Sequence[Setting], options: Options) -> Plan:
+    """The plan in the first of ``runs/NAME``, ``runs/NAME-2``, .. that holds the same settings and code, or nothing.
+
+    A new one is made at once, so that two commands never share it; what was begun in it is gone on with.
+    """
+    found = ""
+    for number in count(1):
+        place = Path("runs") / (spec.name if number == 1 else f"{spec.name}-{number}")
+        try:
+            if number > 1 and not (place / PLAN_FILE).exists() and not options.dry_run:
+                place.mkdir(parents=True)
+            plan = Plan.of(spec, place, settings)
+            refuse_other_settings(plan)
+            _refuse_stale(plan)
+        except FileExistsError:  # another command's, a moment ago, or no folder of ours
+            continue
+        except OtherRun as error:
+            found = found or f"runs/{spec.name} has other settings or code ({error.differs})"
+            continue
+        if found:
+            say(f"NOTE: {found}: records in {place}")
+        return plan
+    raise AssertionError("count() ends")
 
 
 def resume_command(

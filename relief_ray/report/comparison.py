@@ -366,7 +366,7 @@ class Comparison:
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = _flat_settings([item.config for item in self.items], parsed=self.parsed)[0]
+        config = flat_settings([item.config for item in self.items], parsed=self.parsed)[0]
         return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
 
     @property
@@ -481,7 +481,7 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def _flat_settings(
+def flat_settings(
     configs: Sequence[Config], searched: Iterable[str] = (), parsed: Parsed = dict
 ) -> list[dict[str, JsonValue]]:
     """Each run's flat configuration without ``_FREE`` and what a search chose; the choice itself stays.
@@ -520,7 +520,7 @@ def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Par
         UserError: they differ in more than ``_FREE``.
     """
     free = (*searched, *searched_keys(r.run.config for r in runs))
-    settings = _flat_settings([r.run.config for r in runs], free, parsed)
+    settings = flat_settings([r.run.config for r in runs], free, parsed)
     first, *others = (
         setting | {"data origin": r.run.data_origin, "engine": r.run.engine}
         for r, setting in zip(runs, settings, strict=True)
@@ -578,7 +578,7 @@ def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     searched = searched_keys(item.config for item in inventory.items)
     planned = [(item, item.config) for item in inventory.items if item.config]
-    settings_of = _flat_settings([config for _, config in planned], searched, inventory.parsed)
+    settings_of = flat_settings([config for _, config in planned], searched, inventory.parsed)
     known = [(item, setting) for (item, _), setting in zip(planned, settings_of, strict=True)]
     places: dict[str, tuple[str, str]] = {}
     for item, setting in known:

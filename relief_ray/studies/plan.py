@@ -44,6 +44,7 @@ from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
+from relief_ray.report.comparison import flat_settings
 from relief_ray.report.power_analysis import outlooks
 from relief_ray.report.runs import choice_kind, config_value
 from relief_ray.strategies import REFERENCE, facts_of
@@ -437,8 +438,8 @@ def _check_folder(state: State) -> None:
         return
     if run.config_hash != state.cell.hash:
         if differs := difference(run.config, state.cell.config):
-            raise UserError(
-                f"{state.folder}: holds another run ({differs}); choose a folder with {option('out', 'DIR')}"
+            raise OtherRun(
+                f"{state.folder}: holds another run ({differs}); choose a folder with {option('out', 'DIR')}", differs
             )
         raise UserError(
             f"{state.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
@@ -450,6 +451,15 @@ def _check_folder(state: State) -> None:
         lock_folder(state.folder, "the run folder").release()
     elif state.status == "failed":
         raise UserError(state.why)
+
+
+class OtherRun(UserError):
+    """A folder holds a run of other settings, code or weights; ``differs`` says in what."""
+
+    def __init__(self, message: str, differs: str = "") -> None:
+        """``message``: what a user is told where this folder was asked for."""
+        super().__init__(message)
+        self.differs = differs
 
 
 def refuse_begun(plan: Plan) -> None:
@@ -468,6 +478,20 @@ def refuse_begun(plan: Plan) -> None:
             )
 
 
+def refuse_other_settings(plan: Plan) -> None:
+    """Check that the plan's folder holds runs of the same settings: its methods, seeds and folds may be others.
+
+    Raises:
+        OtherRun: the first run there has other settings.
+    """
+    path = plan.out / PLAN_FILE
+    if path.exists() and (rows := read_plan_file(path).cells):
+        there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config])
+        if keys := sorted(key for key in there | here if there.get(key) != here.get(key)):
+            differs = f"{keys[0]} is {there.get(keys[0], 'unset')} there, asked: {here.get(keys[0], 'unset')}"
+            raise OtherRun(f"{plan.out}: holds runs of other settings ({differs})", differs)
+
+
 def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
     """Check that no run of the plan was computed or begun by other code or on other frozen weights.
 
@@ -481,10 +505,11 @@ def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> 
     if stale:
         first, more = stale[0], len(stale) - 1
         also = f" (and {counted(more, 'run')} more)" if more else ""
-        raise UserError(
+        raise OtherRun(
             f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
             f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
-            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}"
+            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}",
+            first.why,
         )
 
 

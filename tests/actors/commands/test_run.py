@@ -315,3 +315,39 @@ def test_claims_are_named_with_the_command_and_judged_at_its_end(invoke, tmp_pat
     assert re.search(r"Of 1 claim named before the first run: (too short to judge|undecided|supported|contr)", said)
     longer = invoke(*words, "--seeds", "0-6", "--set=rounds=1", *SMALL)
     assert longer.exit_code == 2 and "with more of them after the first run was begun it would be" in flat(longer)
+
+
+@pytest.mark.ci
+def test_without_out_other_settings_or_code_take_a_folder_of_their_own(invoke, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "quick", *SMALL, "--set=rounds=1")
+
+    def place(*more: str) -> str:
+        result = invoke(*words, *more)
+        assert result.exit_code == 0, flat(result)
+        assert ("other settings or code (training.lr is 0.001 there" in flat(result)) == ("--set=training.lr=1" in more)
+        return re.search(r"records in (\S+)", result.stdout)[1]
+
+    assert place() == place("--strategies=fedavg") == place("--seeds=[1]") == "runs/quick"
+    assert place("--set=training.lr=1") == place("--strategies=v1", "--set=training.lr=1") == "runs/quick-2"
+    (tmp_path / "runs/quick-3").mkdir()  # another command's, a moment ago
+    assert place("--set=training.lr=1", "--set=costs.utilisation=1e-6") == "runs/quick-4"
+    assert {p.name for p in (tmp_path / "runs/quick").iterdir() if p.is_dir()} == {
+        "relief-s0",
+        "fedavg-s0",
+        "relief-s1",
+    }
+    refused = invoke(*words, "--set=training.lr=1", "--out", "runs/quick")
+    assert refused.exit_code == 2 and "holds another run (training.lr is 0.001 there" in flat(refused)
+
+
+@pytest.mark.ci
+def test_without_out_a_run_that_was_begun_is_gone_on_with(invoke, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.of(
+        load_spec("quick"), Path("runs/quick"), typed(*(word.removeprefix("--set=") for word in SMALL))
+    ).write()
+    drive(plan.cells[0].config, plan.out / plan.cells[0].name, should_stop=after_rounds(1))
+    assert invoke("run", "quick", *SMALL, "--out", "runs/quick").exit_code == 2
+    result = invoke("run", "quick", *SMALL)
+    assert result.exit_code == 0 and "going on after round 0" in " ".join(result.stdout.split())
