@@ -361,11 +361,25 @@ PUBLIC void relief_fuse_back(long n, const R *g, const R *y, R *masked) {
   for (long i = 0; i < n; i++) masked[i] = y[i] <= 0 ? 0 : g[i];
 }
 
-/* |x|^2 in double precision, in which products of two floats are exact: eight sums, added up as `lanes` does. */
-PUBLIC double relief_squares(long n, const R *x) {
+/* |d|^2 in double precision, in which products of two floats are exact: eight sums, added up as `lanes` does. d is x,
+ * or x - start, which goes to `out`, where that is given. */
+INLINE void squares8(const R *x, const R *start, R *out, double *sum) {
+  R d[8];
+  STORE(d, start ? SUB(LOAD(x), LOAD(start)) : LOAD(x));
+  if (start) STORE(out, LOAD(d));
+  for (int q = 0; q < 8; q++) sum[q] += (double)d[q] * (double)d[q];
+}
+PUBLIC double relief_squares(long n, const R *x, const R *start, R *out) {
   USUAL_MODE;
   double sum[8] = {0};
-  for (long i = 0; i < n; i++) sum[i % 8] += (double)x[i] * (double)x[i];
+  R rest[3][8] = {{0}};
+  const long whole = n / 8 * 8, num = n - whole;
+  for (long i = 0; start && i < whole; i += 8) squares8(x + i, start + i, out + i, sum);
+  for (long i = 0; !start && i < whole; i += 8) squares8(x + i, 0, 0, sum);
+  copy(rest[0], x + whole, num);
+  if (start) copy(rest[1], start + whole, num);
+  squares8(rest[0], start ? rest[1] : 0, rest[2], sum);
+  if (start) copy(out + whole, rest[2], num);
   return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 

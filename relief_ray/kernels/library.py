@@ -237,7 +237,12 @@ def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor
     _function(of, "steps", 3)(ctypes.addressof(rule), len(moved), ctypes.addressof(table))
 
 
-def squares(values: Tensor) -> float:
-    """``|values|^2`` (n,) in float64, finite exactly where all values are; the same bits on every processor."""
-    values = values.detach().to(torch.float32).contiguous()
-    return call("squares", values.numel(), values)
+def squares(values: Tensor, start: Tensor | None = None, out: Tensor | None = None) -> float:
+    """``|values|^2`` (n,) in float64, finite exactly where all values are; the same bits on every processor.
+
+    ``start``: what is squared is ``values - start``, which goes to ``out``, in one pass; all three are of one type and
+    each in one piece, and ``out`` may be ``values``.
+    """
+    if start is None:
+        values = values.detach().to(torch.float32).contiguous()
+    return call("squares", values.numel(), values, start, out)

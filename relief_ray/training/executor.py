@@ -123,7 +123,8 @@ class Worker:
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
         for update, is_borrowed in updates_with_loans:
-            update = measured(update, self._square)
+            if not (update.receipt.sq_norm and job.program.after is send_all):  # measured on its way already
+                update = measured(update, self._square)
             if reason := check_update(update, layout):
                 rejected[update.receipt.assignment.client] = LeftOut(cause="update", why=reason)
                 refused.append(update.receipt)

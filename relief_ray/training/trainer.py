@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.core.client import ClientContext, ClientProgram, Probed, task_loss
+from relief_ray.core.client import ClientContext, ClientProgram, Probed, send_all, task_loss
 from relief_ray.core.codec import cut, encoded_nbytes
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
 from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
-from relief_ray.kernels.library import require_library
+from relief_ray.kernels.library import require_library, squares
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.fused import KernelLinear, cross_entropy
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
@@ -261,7 +261,14 @@ class Trainer:
         kept = {j: value.clone() for j, value in cut(layout, task.keep, theta).items()}
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
-        delta = {j: torch.sub(local[j], origin[j], out=local[j] if in_place else None) for j in task.up}
+        delta = {j: local[j] if in_place else torch.empty_like(local[j]) for j in task.up}
+        # What nobody changes on its way is measured while it is in the cache.
+        sq_norm: dict[GroupId, float] = {}
+        for j, into in delta.items():
+            if self.config.engine == "fused" and run.program.after is send_all:
+                sq_norm[j] = squares(local[j], origin[j].contiguous(), into)
+            else:
+                torch.sub(local[j], origin[j], out=into)
         work = Work(
             num_windows=len(run.data.labels),
             epochs=task.epochs,
@@ -278,6 +285,7 @@ class Trainer:
             bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
             stats=observed_rows(run),
             probes=tuple(run.probes),
+            sq_norm=sq_norm,
         )
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
 

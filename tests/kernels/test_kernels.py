@@ -191,6 +191,17 @@ def test_squares_of_what_users_may_send(values):
     assert squares(values) == float(values.double().square().sum())
 
 
+@pytest.mark.parametrize("numel", [1, 7, 8, 9, 16, 1003])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_change_is_taken_and_squared_in_one_pass(numel, in_place):
+    make = torch.Generator().manual_seed(numel)
+    local, start = torch.randn(numel, generator=make), torch.randn(numel, generator=make)
+    change, before = local - start, start.clone()
+    into = local if in_place else torch.full((numel + 3,), 7.0)[:numel]
+    assert squares(local, start, into) == squares(change)
+    assert torch.equal(into, change) and torch.equal(start, before)
+
+
 def test_tiny_numbers_count_in_squares_and_pass_a_relu():
     y, g, masked = torch.full((8,), 1e-40), torch.ones(8), torch.empty(8)
     assert torch.set_flush_denormal(True)
