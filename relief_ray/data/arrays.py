@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from relief_ray.plugins.load import STORED
 from relief_ray.support.errors import UserError, nearest, shown
 from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha256_json
 
-_FACTS: Final = "dataset.json"
+_SPEC: Final = "dataset.json"
 _NAME: Final = re.compile(r"\w[\w-]*", re.ASCII)
 _Any = NDArray[Any]
 
@@ -63,9 +64,8 @@ def dataset(
     if isinstance(rate_hz, bool) or not isinstance(rate_hz, int | np.integer) or rate_hz < 1:
         raise _wrong("rate_hz", shown(rate_hz), "a whole number of samples per second above 0", "resample the signals")
     values, samples = _rows(signals)
-    if window_s is not None and (samples or isinstance(window_s, str | bool) or window_s <= 0):
-        expected = "None, as these windows were cut before" if samples else "seconds above 0"
-        raise _wrong("window_s", shown(window_s), expected, "e.g. leave it out")
+    if samples and window_s:
+        raise _wrong("window_s", shown(window_s), "none, as these windows were cut before", "leave it out")
     num = len(values) // (samples or 1)
     labels, subject = _column("labels", labels, num), _column("subject", subject, num)
     stretch = np.zeros(num, np.int64) if recording is None else _column("recording", recording, num)
@@ -74,10 +74,9 @@ def dataset(
     signal = _finite(values, columns)
     nulls = np.isin(labels, [] if null is None else np.atleast_1d(np.asarray(null)))
     classes, people = np.unique(labels[~nulls]), np.unique(subject)
-    if len(classes) < 2:
-        raise _wrong("labels", f"{len(classes)} class {classes.tolist()}", "at least two", "look at `null`, too")
-    if len(people) < 2:
-        raise _wrong("subject", f"{people.tolist()} alone", "at least two people: each is a client", "name whose it is")
+    for argument, found, fix in (("labels", classes, "look at `null`, too"), ("subject", people, "each is a client")):
+        if len(found) < 2:
+            raise _wrong(argument, f"{found.tolist()} alone", "at least two values", fix)
     codes = np.where(nulls, 0, np.searchsorted(classes, labels) + 1).astype(np.int16)
     numbers = people.tolist() if people.dtype.kind in "iu" else range(1, len(people) + 1)
     recordings = {}
@@ -90,20 +89,27 @@ def dataset(
         )
     if samples:
         _refuse_overlap(recordings, samples)
-    described = {
-        "rate_hz": int(rate_hz),
-        "modalities": [[sensor, len(own)] for sensor, own in columns.items()],
-        "classes": [str(label) for label in classes],
-        "subjects": list(recordings),
-        "cut": samples > 0,
-        "window_s": samples / int(rate_hz) or window_s or 5.12,
-        "synthetic": bool(synthetic),
-    }
-    digest = sha256_json([described, [[content_digest(r), dict(r.facts)] for r in recordings.values()]])
-    full = f"{STORED}{name}@{digest[:12]}"
-    spec = _spec(full, described)
+    spec = DatasetSpec(
+        name=name,
+        title=name,
+        rate_hz=int(rate_hz),
+        raw_rate_hz=int(rate_hz),
+        modalities=tuple((sensor, len(own)) for sensor, own in columns.items()),
+        classes=tuple(map(str, classes)),
+        labels=tuple(range(1, len(classes) + 1)),
+        null_labels=(0,),
+        subjects=tuple(recordings),
+        type_counts=(1, 1, 1),
+        citation="its owner",
+        licence="its owner's",
+        member=r"^-?\d+\.npz$",
+        window_s=samples / int(rate_hz) or window_s or 5.12,
+        cut=samples > 0,
+    )
     refuse(f"rr.dataset({name!r})", spec_faults(spec) or faults_of_all(spec, recordings))
-    _write(_folder(full), described, recordings)
+    contents = [[content_digest(each), dict(each.facts)] for each in recordings.values()]
+    full = f"{STORED}{name}@{sha256_json([asdict(spec), synthetic, contents])[:12]}"
+    _write(_folder(full), spec, recordings, synthetic)
     return stored(full)
 
 
@@ -158,12 +164,11 @@ def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
     columns: dict[str, list[int]] = {}
     for sensor, given in sensors.items():
         place, fix = f"sensors[{sensor!r}]", f"signals have the columns 0 to {num_channels - 1}"
-        if isinstance(given, slice):
-            ends = (given.start or 0, num_channels if given.stop is None else given.stop)
-            own = list(range(*ends, given.step or 1))
-        else:
-            own = np.atleast_1d(np.asarray(given)).tolist()
-        if not own or any(type(column) is not int or not 0 <= column < num_channels for column in own):
+        try:
+            own = np.atleast_1d(np.arange(num_channels)[given]).tolist()
+        except IndexError:
+            own = []
+        if not own or (isinstance(given, slice) and (given.stop or 0) > num_channels):
             raise _wrong(place, shown(given), "columns that signals have, at least one", fix)
         for column in own:
             if column in owner:
@@ -203,43 +208,16 @@ def _refuse_overlap(recordings: Mapping[int, Recording], samples: int) -> None:
             raise _wrong("signals", found, "windows that overlap by half at most", fix)
 
 
-def _spec(name: str, described: Mapping[str, Any]) -> DatasetSpec:
-    rate_hz, classes = described["rate_hz"], described["classes"]
-    return DatasetSpec(
-        name=name,
-        title=_short(name),
-        rate_hz=rate_hz,
-        raw_rate_hz=rate_hz,
-        modalities=tuple(map(tuple, described["modalities"])),
-        classes=tuple(classes),
-        labels=tuple(range(1, len(classes) + 1)),
-        null_labels=(0,),
-        subjects=tuple(described["subjects"]),
-        type_counts=(1, 1, 1),
-        citation="its owner",
-        licence="its owner's",
-        member=r"^-?\d+\.npz$",
-        packaged=str(_folder(name)),
-        window_s=described["window_s"],
-        cut=described["cut"],
-    )
-
-
-def _short(name: str) -> str:
-    """The user's name of ``arrays:NAME@SHA12``."""
-    return name.removeprefix(STORED).partition("@")[0]
-
-
 def _folder(name: str) -> Path:
     return cache_root() / "arrays" / name.removeprefix(STORED)
 
 
-def _write(folder: Path, described: Mapping[str, object], recordings: Mapping[int, Recording]) -> None:
+def _write(folder: Path, spec: DatasetSpec, recordings: Mapping[int, Recording], synthetic: bool) -> None:
     if folder.exists():
         return
     with disk_errors(folder, "write the data set there"), folder_atomic(folder) as part:
-        (part / _FACTS).write_text(json.dumps(described))
-        if described["synthetic"]:
+        (part / _SPEC).write_text(json.dumps(asdict(spec)))
+        if synthetic:
             (part / MARKER).write_text(json.dumps({"origin": "SYNTHETIC"}))
         for number, each in recordings.items():
             person = str(each.facts["person"])
@@ -252,19 +230,18 @@ def stored(name: str) -> Loader:
     Raises:
         UserError: it is not there, or damaged.
     """
-    folder = _folder(name)
+    folder, short = _folder(name), name.removeprefix(STORED).partition("@")[0]
     try:
-        spec = with_own_types(_spec(name, json.loads((folder / _FACTS).read_text())))
-    except FileNotFoundError:
+        if not _NAME.fullmatch(short):  # a path that leads elsewhere
+            raise ValueError("no such name")
+        values = json.loads((folder / _SPEC).read_text())
+        spec = with_own_types(DatasetSpec(**{**values, "name": name, "packaged": str(folder)}))
+    except (OSError, ValueError, TypeError) as error:
         known = [f"{STORED}{each.name}" for each in sorted(folder.parent.glob("*@*"))]
         raise UserError(
-            f"data.name = {name!r}: found no folder {folder}{nearest(name, known)}; there is "
-            f"{some_of(known)}. Fix: run the lines with rr.dataset({_short(name)!r}, ..) on this machine, "
-            "which write it, or copy the folder there"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / _FACTS}: damaged ({error}); delete the folder, and run the lines with rr.dataset(..) again"
+            f"data.name = {name!r}: found no whole folder {folder} ({error}){nearest(name, known)}; there is "
+            f"{some_of(known)}. Fix: delete what is there, and run the lines with rr.dataset({short!r}, ..) on "
+            "this machine, which write it, or copy the folder there"
         ) from None
     return Loader(spec=spec, files=_files, parse=_parse)
 

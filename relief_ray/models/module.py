@@ -126,16 +126,10 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
     ran: list[str] = []
     layers = [(n, m) for n, m in module.named_modules() if n and any(p.ndim > 1 for p in m.parameters(recurse=False))]
     hooks = [layer.register_forward_hook(lambda *_, n=n: ran.append(n)) for n, layer in layers]
+    takes = "a dict of windows" if by_sensor else f"windows (B, {shape.num_channels}, T)"
     try:
-        with _tested(module):
+        with draft.told(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), _tested(module):
             logits = body(*windows)
-    except Exception as error:
-        sensors = ", ".join(f"{m} {c}" for m, c in shape.channels)
-        takes = "a dict of windows (B, C, T) by sensor" if by_sensor else f"windows (B, {shape.num_channels}, T)"
-        raise UserError(
-            f"module: {name}.forward fails on {takes} with T = {shape.window} ({type(error).__name__}: {error}); the "
-            f"sensors have these channels: {sensors}; by_sensor of the class is {by_sensor}"
-        ) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -263,7 +257,7 @@ class _Draft:
         return "fusion"
 
     @contextmanager
-    def _told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
+    def told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
         """Name the stage and the shapes where a part of the module cannot take its two windows.
 
         Raises:
@@ -308,7 +302,7 @@ class _Draft:
         if scalars := [n for n, p in _trained(module) if p.ndim == 0]:
             raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
         spec = StageSpec(id=name, inputs=inputs, groups=frozenset(groups), modality=modality)
-        with self._told(name, inputs), torch.no_grad():
+        with self.told(name, inputs), torch.no_grad():
             switched = switched_in_training(name, module, [self.values[i] for i in inputs])
             (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
             output = module(*(self.values[i] for i in inputs))
