@@ -37,6 +37,7 @@ from relief_ray.core.protocols import Explanation as Explanation
 from relief_ray.core.protocols import ExplanationSection as ExplanationSection
 from relief_ray.core.stages import RAW as RAW
 from relief_ray.core.stages import StageSpec as StageSpec
+from relief_ray.data.arrays import dataset as dataset
 from relief_ray.data.config import DataConfig as DataConfig
 from relief_ray.data.loader import DatasetSpec as DatasetSpec
 from relief_ray.data.loader import Loader as Loader
@@ -55,8 +56,7 @@ from relief_ray.models.backbone import InputShape as InputShape
 from relief_ray.models.backbone import Stage as Stage
 from relief_ray.models.backbone import seeded as seeded
 from relief_ray.models.cnn import CnnConfig as CnnConfig
-from relief_ray.models.module import ModuleBackbone as ModuleBackbone
-from relief_ray.models.module import from_module as from_module
+from relief_ray.models.module import PlainBackbone as PlainBackbone
 from relief_ray.server.aggregation import apply_step as apply_step
 from relief_ray.server.aggregation import by_samples as by_samples
 from relief_ray.server.aggregation import mean_step as mean_step

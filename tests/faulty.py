@@ -268,7 +268,7 @@ import torch
 from torch import nn
 
 from relief_ray.models.backbone import BackboneConfig
-from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.module import PlainBackbone
 
 
 class Net(nn.Module):
@@ -286,7 +286,7 @@ class Net(nn.Module):
 
 def net(body: str, function: str, said: str, code: int = 7) -> Fault:
     """A backbone with this body of its class."""
-    text = f"{NET_HEAD}\nclass Mine(ModuleBackbone):\n    def module(self, shape):\n        {body}\n"
+    text = f"{NET_HEAD}\nclass Mine(PlainBackbone):\n    def module(self, shape):\n        {body}\n"
     return Fault(text=text, function=function, said=said, code=code, round=0)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.models.backbone import InputShape
-from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.module import PlainBackbone
 
 
 def encoder(channels: int, width: int) -> nn.Sequential:
@@ -74,22 +74,42 @@ class Attention(nn.Module):
         return nn.functional.dropout(mixed, 0.2, training=self.training)
 
 
-class Normed(ModuleBackbone):
+class Normed(PlainBackbone):
     width: int = 4
 
     def module(self, shape: InputShape) -> nn.Module:
         return Net(shape.channels, shape.num_classes, self.width)
 
 
-class NormedShared(ModuleBackbone):
+class NormedShared(PlainBackbone):
     def module(self, shape: InputShape) -> nn.Module:
         return NormedFusion(shape.channels, shape.num_classes)
 
 
-class Attentive(ModuleBackbone):
+class Attentive(PlainBackbone):
     def module(self, shape: InputShape) -> nn.Module:
         net = nn.Module()
         net.encoders = nn.ModuleDict({m: Recurrent(c) for m, c in shape.channels})
         net.fusion = Attention(6, len(shape.channels))
         net.head = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, shape.num_classes))
         return net
+
+
+class TCN(nn.Module):
+    """Convolutions over time on all sensors side by side, a mean, and a linear layer that runs last."""
+
+    def __init__(self, channels: int, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.classes = nn.Linear(width, num_classes)
+        self.net = nn.Sequential(nn.Conv1d(channels, width, 3, padding=1), nn.ReLU(), nn.Dropout(0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classes(self.net(x).mean(2))
+        return logits
+
+
+class Tcn(PlainBackbone):
+    width: int = 4
+
+    def module(self, shape: InputShape) -> nn.Module:
+        return TCN(shape.num_channels, self.width, shape.num_classes)

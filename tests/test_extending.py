@@ -108,8 +108,12 @@ def shell(request, place) -> Shell:
 
 def test_the_page_has_its_examples():
     methods = ["my_method.py", "my_personal.py", "my_medians.py"]
-    assert list(FILES) == [*methods, "my_net.py", "my_backbone.py", "my_data.py", "make_gestures.py"]
-    assert len(COMMANDS) == 7
+    backbones = ["my_tcn.py", "my_net.py", "my_backbone.py"]
+    assert list(FILES) == [*methods, *backbones, "my_people.py", "make_people.py", "my_data.py", "make_gestures.py"]
+    assert len(COMMANDS) == 9
+    lines = {name: [line for line in text.splitlines() if line.strip()] for name, text in FILES.items()}
+    assert len(lines["my_people.py"]) - 2 <= 15, "without the run"
+    assert len(lines["my_tcn.py"]) - lines["my_tcn.py"].index("class Tcn(rr.PlainBackbone):") <= 6
     for rule in (*RULES, *BACKBONE_RULES):
         assert f"| `{rule}` |" in PAGE, "every rule is in the page's tables"
 
@@ -153,6 +157,27 @@ def test_a_method_that_is_another_one(shell):
 @pytest.mark.ray
 def test_the_plain_module(shell, place):
     printed = shell(COMMANDS[3])
+    assert f"my_tcn:Tcn: keeps {len(BACKBONE_RULES)} rules" in printed
+    run = json.loads((place / "runs/tcn/fedavg-s0/run.json").read_text())
+    assert run["config"]["backbone"] == {"name": "my_tcn:Tcn", "width": 8} and run["status"] == "done"
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_arrays(shell, place):
+    shell(COMMANDS[6])
+    run = json.loads((place / "runs/people/relief-s0/run.json").read_text())
+    name = run["config"]["data"]["name"]
+    assert run["status"] == "done" and re.fullmatch("arrays:mine@[0-9a-f]{12}", name) and not run["own_sources"]
+    assert f"{name}: keeps 14 rules" in shell(f"relief-ray conformance {name}")
+    assert f"{name}: mine (SYNTHETIC)" in shell(f"relief-ray data describe {name}")
+    assert "fedavg" in shell(f"relief-ray run quick --set data.name={name} --out runs/same")
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_the_module_with_encoders_by_sensor(shell, place):
+    printed = shell(COMMANDS[4])
     assert f"my_net:MyNet: keeps {len(BACKBONE_RULES)} rules" in printed
     assert "BatchNorm: running statistics of 6 layers stay on each client" in printed
     run = json.loads((place / "runs/net/relief-s0/run.json").read_text())
@@ -162,7 +187,7 @@ def test_the_plain_module(shell, place):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_backbone(shell, place):
-    described, printed = shell(COMMANDS[4]).split("quick: 1 run")
+    described, printed = shell(COMMANDS[5]).split("quick: 1 run")
     assert "Backbone my_backbone:MyBackbone of quick" in described and "G = 8 groups = 3 fusion blocks" in described
     assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in printed
     assert f"my_backbone:MyBackbone: keeps {len(BACKBONE_RULES)} rules" in printed
@@ -174,11 +199,11 @@ def test_the_backbone(shell, place):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
-    printed = shell(COMMANDS[5])
+    printed = shell(COMMANDS[7])
     assert "Gestures of four people" in printed and "SYNTHETIC" in printed
     run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
     assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
-    together = shell(COMMANDS[6])
+    together = shell(COMMANDS[8])
     assert "reused, finished already" in together and re.search(r"my_method +\d", together)
     run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
     assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]

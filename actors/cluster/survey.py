@@ -316,7 +316,7 @@ def data_faults(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[st
 def data_notes(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[str]:
     """Say what becomes of data that a node has not, or of which nobody can say whether it has them."""
     notes = [
-        f"{name} is your own: each node looks for its files when a run begins, below its own RELIEF_DATA"
+        f"{name} is your own: each node looks for its files when a run begins, below its own RELIEF_DATA or cache"
         for name, rule in rules.items()
         if is_path(name) and rule != "ship"
     ]

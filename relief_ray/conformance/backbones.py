@@ -29,7 +29,7 @@ from relief_ray.kernels.library import why_missing
 from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
-from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.module import PlainBackbone
 from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
@@ -125,7 +125,7 @@ def _refused(bench: _Bench) -> str:
     try:
         bench.build()
     except UserError as error:
-        is_plain = isinstance(bench.config.backbone, ModuleBackbone) and not isinstance(error, DeclarationError)
+        is_plain = isinstance(bench.config.backbone, PlainBackbone) and not isinstance(error, DeclarationError)
         return str(error) if is_plain else ""
     except Exception:
         return ""

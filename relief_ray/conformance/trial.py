@@ -27,7 +27,7 @@ from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins.load import is_path, load, what_to_type
+from relief_ray.plugins.load import is_path, is_stored, load, what_to_type
 from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
@@ -179,6 +179,8 @@ def _kind_of(target: str) -> type:
     """
     known: Mapping[str, object] = {**DATASETS, **BACKBONES}
     try:
+        if is_stored(target):
+            return type(load_own(target))
         value = load(target, "conformance") if is_path(target) else known.get(target)
     except UserError:
         value = None
@@ -246,7 +248,9 @@ def _refuse_file(target: str) -> None:
         UserError: it is not; where a file here is meant, what can be judged in it is named.
     """
     kinds = (StrategyConfig, Loader, BackboneConfig)
-    if is_path(target):
+    if is_stored(target):
+        load_own(target)
+    elif is_path(target):
         load(target, "conformance", *kinds)
     elif target not in PRESETS and (hint := what_to_type(target, *kinds)):
         raise UserError(f"conformance {target}: {hint}")

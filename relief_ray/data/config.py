@@ -27,7 +27,7 @@ class DataConfig(FrozenConfig):
     """Dataset, windows, split and division among clients."""
 
     name: str = "dsa_mini"
-    """A built-in dataset, or the import path of a user's `Loader`."""
+    """A built-in dataset, the import path of a user's `Loader`, or `arrays:NAME@SHA12`, which `rr.dataset` gives."""
     split: SplitName = "within_subject"
     """`within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md)."""
     fold: int = Field(default=0, ge=0)
@@ -35,7 +35,7 @@ class DataConfig(FrozenConfig):
     window_s: float | None = Field(default=None, gt=0.0, le=600.0)
     """Seconds of a window; None: the dataset's own (5.12 of the built-in ones)."""
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
-    """Seconds between the starts of neighbouring windows."""
+    """Seconds between the starts of neighbouring windows; of windows that were cut before, their own length."""
     max_filled: float = Field(default=0.5, ge=0.0, le=1.0)
     """Windows with filled-in readings in more than this share of their rows are left out; 1.0: none is."""
     num_clients: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
@@ -82,6 +82,13 @@ class DataConfig(FrozenConfig):
         unknown = sorted(set(self.subjects) - set(spec.subjects))
         if unknown:
             raise ValueError(f"data.subjects={list(self.subjects)}: {unknown} unknown, {spec.name} has {spec.subjects}")
+        if spec.cut and spec.window_s != (cut_s := get_spec(self.name).window_s):
+            raise ValueError(
+                f"data.window_s={spec.window_s:g}: the windows of {spec.name} were cut before, to {cut_s:g} s; leave "
+                "the key out"
+            )
+        if spec.cut:  # whatever a preset's stride
+            object.__setattr__(self, "stride_s", spec.window_s)
         if fault := window_fault(spec):
             raise ValueError(f"data.window_s={spec.window_s:g}: {fault}")
         folds = max(1, len(self.subject_ids()) // 2)

@@ -33,7 +33,7 @@ from relief_ray.data.loader import (
 )
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, noting_unnamed, open_source
-from relief_ray.plugins.load import digests, is_path, line_in, modules_of
+from relief_ray.plugins.load import digests, is_path, is_stored, line_in, modules_of
 from relief_ray.support.errors import UserCodeError, UserError, listed
 from relief_ray.support.files import (
     PAGE,
@@ -379,9 +379,9 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
         names.append(name)
         return members.read(name)
 
-    code = sys.modules[loader.spec.name.partition(":")[0]].__file__
+    code = loader.parse.__module__ if is_stored(loader.spec.name) else loader.spec.name.partition(":")[0]
     try:
-        with noting_unnamed(members, path, Path(code or "")) as unnamed:
+        with noting_unnamed(members, path, Path(sys.modules[code].__file__ or "")) as unnamed:
             recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise

@@ -253,7 +253,7 @@ def _of_channels(dataset: Dataset, config: DataConfig) -> Iterator[str]:
     for row in sensors_of(dataset, config):
         name, subject = row["sensor"], row["subject"]
         which = [f"column {c} is {value:g}" for c, value in row["still"] if (c, value) not in everywhere[name]]
-        remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
+        remedy = f"; if that person has no {name}, say so in a DatasetSpec: lacks={{{subject}: ({name!r},)}}"
         if which:
             end = remedy if is_path(dataset.spec.name) else ""
             yield f"{name} of subject {subject}: {', '.join(which)} in all its bouts{end}"
@@ -279,7 +279,7 @@ def null_rows(dataset: Dataset) -> str:
     if not unlabelled:
         return ""
     codes = several("code", dataset.spec.null_labels) if dataset.spec.null_labels else "a code"
-    remedy = "; where that is a class, list it in labels and take it out of null_labels"
+    remedy = "; where that is a class, list it in labels and take it out of null_labels (`null` of rr.dataset)"
     share = f"{unlabelled:,} of {len(dataset.labels):,} rows"
     said = f"{share} have {codes}, no activity (null_labels): no window is labelled with it"
     return said + (remedy if is_path(dataset.spec.name) else "")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.plugins.load import is_path
+from relief_ray.plugins.load import is_path, is_stored
 from relief_ray.support.errors import UserError, listed
 
 Floats = NDArray[np.float32]
@@ -45,7 +45,8 @@ class DatasetSpec:
         member: regular expression of a raw file's path in its folder or archive.
         url: the archive to download; empty where there is none.
         hints: parts of the names of folders and archives that are searched below the data root.
-        packaged: the file of the package's assets that holds the dataset; empty where the user's files do.
+        packaged: the file of the package's assets, or the folder of stored arrays, that holds the dataset; empty where
+            the user's files do.
         own_folder: files are only looked for in folders named like ``hints``, since their names say too little.
         units: body units whose channels make up a modality, in canonical order.
         max_abs: largest plausible absolute value of each modality, in raw units.
@@ -56,6 +57,7 @@ class DatasetSpec:
             is neither here nor in ``labels``, or in both, is refused, so that no class is left out without an error.
         max_nan_share: largest share of readings that `parse` filled in (``Recording.filled``), 0 to 1: of all, and of
             each channel for `relief-ray data verify`. The parsed signal itself holds no NaN.
+        cut: whether bouts are windows that were cut before, one behind the other, which are taken as they are.
         lacks: sensors that a person does not have, by subject: ``{3: ("gyro",)}``. What `parse` returns in their
             columns is not read, so NaN may stand there.
     """
@@ -84,6 +86,7 @@ class DatasetSpec:
     window_s: float = 5.12
     null_labels: tuple[int, ...] = ()
     max_nan_share: float = 0.2
+    cut: bool = False
     lacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -191,6 +194,8 @@ def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[
 
 def how_to_bring(spec: DatasetSpec) -> str:
     """Remedy where files are missing: a user's own dataset cannot be fetched."""
+    if is_stored(spec.name):
+        return f"delete the folder {spec.packaged}, and run the lines with rr.dataset(..) again"
     if is_path(spec.name):
         return "set RELIEF_DATA to the folder that holds all of them, or mend `files` of the loader"
     return f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"

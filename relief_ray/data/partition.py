@@ -232,12 +232,15 @@ def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
     return tuple(positions[2 * config.fold : 2 * config.fold + 2])
 
 
-def cut_tail(start: int, stop: int, fraction: float, window: int) -> tuple[int, int] | None:
-    """End of the head and start of the tail, one window apart; None where either would be shorter than a window."""
+def cut_tail(start: int, stop: int, fraction: float, window: int, step: int = 1) -> tuple[int, int] | None:
+    """End of the head and start of the tail, one window apart; None where either would be shorter than a window.
+
+    ``step``: rows that the tail is a multiple of: a window's, where windows were cut before.
+    """
     length = stop - start
     if length < 3 * window:
         return None
-    tail = min(max(round(fraction * length), window), length - 2 * window)
+    tail = min(max(step * round(fraction * length / step), window), length - 2 * window)
     return stop - tail - window, stop - tail
 
 
@@ -245,6 +248,7 @@ def split_bouts(
     bouts: Ints, config: DataConfig, positions: Sequence[int], window: int, stride: int
 ) -> Iterator[BoutWindows]:
     """The bouts (subject position, start, stop) of the subjects at `positions`, with their windows by part."""
+    step = window if config.spec().cut else 1
     rng = np.random.default_rng(config.seed)
     tested = held_out(config, positions)
     for subject, start, stop in bouts[np.isin(bouts[:, 0], positions)].tolist():
@@ -256,11 +260,16 @@ def split_bouts(
             yield BoutWindows(subject=subject, test=window_starts(start, stop, window, stride))
         else:
             test_fraction = config.test_fraction if config.split == "within_subject" else None
-            yield _chronological(subject, (start, stop), config, test_fraction, (window, stride))
+            yield _chronological(subject, (start, stop), config, test_fraction, (window, stride), step)
 
 
 def _chronological(
-    subject: int, bout: tuple[int, int], config: DataConfig, test_fraction: float | None, size: tuple[int, int]
+    subject: int,
+    bout: tuple[int, int],
+    config: DataConfig,
+    test_fraction: float | None,
+    size: tuple[int, int],
+    step: int,
 ) -> BoutWindows:
     """Training first, then validation, then (within subjects) test; a short bout keeps what comes first."""
     start, stop = bout
@@ -269,7 +278,7 @@ def _chronological(
     for part, fraction in (("test", test_fraction), ("validation", config.validation_fraction)):
         if fraction is None:
             continue
-        if cut := cut_tail(start, stop, fraction, size[0]):
+        if cut := cut_tail(start, stop, fraction, size[0], step):
             tails[part] = window_starts(cut[1], stop, *size)
             stop = cut[0]
         else:
@@ -450,6 +459,11 @@ def _shorter(config: DataConfig, longest_s: float) -> str:
     if longest_s >= needed * config.spec().window_s:
         return "choose more subjects, or a shorter data.window_s"
     parts = "training, validation and test" if within else "training and validation"
+    if config.spec().cut:
+        return (
+            f"{parts}, a window apart, need {needed:.3g} windows of one class and recording in a row, and the longest "
+            f"stretch has {longest_s / config.spec().window_s:.3g}; record longer stretches, or cut shorter windows"
+        )
     return (
         f"{parts}, a window apart, need {needed:.3g} windows of one unbroken activity "
         f"({needed * config.spec().window_s:.3g} s), and the longest stretch (bout) has {longest_s:.3g} s; "

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from relief_ray.data.arrays import stored
 from relief_ray.data.checks import refuse, spec_faults, with_own_types
 from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.loader import DatasetSpec, Loader
-from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path, load, what_to_type
+from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path, is_stored, load, what_to_type
 from relief_ray.support.errors import UserError, nearest, shown
 
 _BUILT_IN = (
@@ -35,7 +36,7 @@ def get_loader(name: str) -> Loader:
     if name not in DATASETS:
         raise UserError(
             f"dataset {shown(name)} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
-            "one of your own goes by its import path, my.module:LOADER"
+            "one of your own goes by its import path, my.module:LOADER, or is made of arrays by rr.dataset(..)"
         )
     return DATASETS[name]
 
@@ -57,6 +58,8 @@ def load_own(path: str) -> Loader:
     Raises:
         UserError: there is nothing at the path, or no `Loader`.
     """
+    if is_stored(path):
+        return stored(path)
     loader = load(path, "data.name", Loader)
     if not isinstance(loader, Loader):
         raise UserError(

@@ -1,7 +1,8 @@
-"""A backbone from a plain ``nn.Module``: encoders by sensor, a fusion and a head; stages and groups are derived.
+"""A backbone from a plain ``nn.Module``: stages and groups are derived.
 
-The module is ``head(fusion(cat_m encoders[m](x_m)))``. Every layer of an ``nn.Sequential`` encoder or head is a group
-of its own. Where the fusion begins with ``nn.Linear``, its columns are split into one block per sensor:
+Any module that turns windows into logits is the groups ``body`` and ``head``. One with encoders by sensor, a fusion and
+a head is ``head(fusion(cat_m encoders[m](x_m)))``. Every layer of its ``nn.Sequential`` encoders and head is a group of
+its own. Where the fusion begins with ``nn.Linear``, its columns are split into one block per sensor:
 ``W [h_1 | .. | h_M] + b = sum_m A_m h_m + b``, the form that the methods speak of (Section III-B).
 
 Legend for shapes: B batch, C channels, T samples, D features, K classes.
@@ -26,14 +27,27 @@ from relief_ray.models.modes import in_test_mode, switched_in_training
 from relief_ray.models.stage import in_order, noise_windows
 from relief_ray.support.errors import UserError, shown
 
+_Trained = tuple[str, nn.Parameter]
+# What a model without fusion blocks by sensor means for the methods.
+_LOST = (
+    "RELIEF has nothing mandatory (set strategy.slots_slowest or strategy.cover=true); comparisons of fusion blocks by "
+    "pairs of clients are empty"
+)
 
-class ModuleBackbone(BackboneConfig):
+
+class PlainBackbone(BackboneConfig):
     """Base of a backbone that is a plain ``nn.Module``: define ``module``; all else is derived from it.
 
-    ``encoders_at``, ``fusion_at``, ``head_at``: the module's attributes that hold the encoders (an ``nn.ModuleDict`` by
-    sensor, each (B, C, T) -> (B, D_m)), the fusion and the head.
+    The module turns windows (B, C, T), the sensors' channels side by side in the data's order, into logits (B, K);
+    with ``by_sensor = True`` it takes a dict of windows (B, C_m, T) by sensor. Its groups are ``body`` and ``head``;
+    the head is the part ``head_at``, or the last layer with weights that runs.
+
+    ``encoders_at``, ``fusion_at``, ``head_at``: the module's attributes that hold encoders (an ``nn.ModuleDict`` by
+    sensor, each (B, C_m, T) -> (B, D_m)), the fusion and the head. A module with such encoders has groups by layer and
+    by sensor.
     """
 
+    by_sensor: ClassVar[bool] = False
     encoders_at: ClassVar[str] = "encoders"
     fusion_at: ClassVar[str] = "fusion"
     head_at: ClassVar[str] = "head"
@@ -51,33 +65,108 @@ class ModuleBackbone(BackboneConfig):
         module = seeded(lambda: self.module(shape), seed)
         if not isinstance(module, nn.Module):
             raise UserError(f"module returned {shown(module)}, expected a torch.nn.Module")
-        return from_module(module, shape, encoders=self.encoders_at, fusion=self.fusion_at, head=self.head_at)
+        parts = {"encoders": self.encoders_at, "fusion": self.fusion_at, "head": self.head_at}
+        return from_module(module, shape, by_sensor=self.by_sensor, **parts)
 
 
 def from_module(
-    module: nn.Module, shape: InputShape, *, encoders: str = "encoders", fusion: str = "fusion", head: str = "head"
+    module: nn.Module,
+    shape: InputShape,
+    *,
+    encoders: str = "encoders",
+    fusion: str = "fusion",
+    head: str = "head",
+    by_sensor: bool = False,
 ) -> Backbone:
     """Make a backbone of ``module``, whose attributes ``encoders``, ``fusion`` and ``head`` are named.
 
-    A ``forward`` of the module is compared: it takes a dict of windows (B, C, T) by sensor and returns logits (B, K).
-    Without a linear layer first in the fusion its parameters are one shared group, and the backbone warns of it.
+    Without encoders by sensor its groups are ``body`` and ``head`` (``PlainBackbone``). Of one with them a ``forward``
+    is compared: it takes a dict of windows (B, C, T) by sensor and returns logits (B, K). Without a linear layer first
+    in the fusion its parameters are one shared group. The backbone warns where RELIEF has no blocks.
 
     Raises:
         UserError: a part is missing, an output has another shape, the forward pass is another function, or a layer
             keeps statistics that are no batch norm's.
     """
-    children = _parts(module, shape, encoders, fusion, head)
     draft = _Draft(shape=shape)
+    if not isinstance(getattr(module, encoders, None), nn.ModuleDict) and encoders == PlainBackbone.encoders_at:
+        return _whole(module, draft, head, by_sensor)
+    children = _parts(module, shape, encoders, fusion, head)
     features = [draft.add_encoder(m, children[encoders].get_submodule(m)) for m in shape.modalities]
     sums = draft.add_fusion(features, children[fusion])
     draft.add_layers(children[head], "head", None, sums)
-    _check_covered(module, draft)
-    logits = draft.values[draft.stages[-1].spec.id]
-    if logits.shape[1:] != (shape.num_classes,):
-        raise UserError(f"module: {head} gives {_sizes(logits)}, expected (B, {shape.num_classes}), one logit a class")
-    backbone = Backbone(shape, draft.stages, in_order(draft.groups), warnings=tuple(draft.warnings))
+    backbone = _finished(module, draft, head)
     _check_forward(module, backbone)
     return backbone
+
+
+def _finished(module: nn.Module, draft: _Draft, last: str) -> Backbone:
+    """The backbone of a draft that covers the module; ``last``: what gives its logits.
+
+    Raises:
+        UserError: it gives something else.
+    """
+    _check_covered(module, draft)
+    logits, num_classes = draft.values[draft.stages[-1].spec.id], draft.shape.num_classes
+    if logits.shape[1:] != (num_classes,):
+        raise UserError(f"module: {last} gives {_sizes(logits)}, expected (B, {num_classes}), one logit a class")
+    return Backbone(draft.shape, draft.stages, in_order(draft.groups), warnings=tuple(draft.warnings))
+
+
+def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> Backbone:
+    """The backbone of a module without encoders by sensor: its stages are ``body`` and ``head``.
+
+    Where the module goes on after its head, or runs it several times, both groups are of one stage.
+
+    Raises:
+        UserError: the module fails on windows, or no layer of it is its head.
+    """
+    name, shape, raw = type(module).__name__, draft.shape, tuple(RAW + m for m in draft.shape.modalities)
+    body, windows = _OnWindows(module, shape.modalities, by_sensor), [draft.values[i] for i in raw]
+    ran: list[str] = []
+    layers = [(n, m) for n, m in module.named_modules() if n and any(p.ndim > 1 for p in m.parameters(recurse=False))]
+    hooks = [layer.register_forward_hook(lambda *_, n=n: ran.append(n)) for n, layer in layers]
+    takes = "a dict of windows" if by_sensor else f"windows (B, {shape.num_channels}, T)"
+    try:
+        with draft.told(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), _tested(module):
+            logits = body(*windows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = head_at if head_at in dict(module.named_children()) else (ran or [""])[-1]
+    if not last:
+        raise UserError(f"module: {name} runs no layer with weights, expected one that gives logits, as nn.Linear")
+    draft.warnings.append(f"module: {name} has the groups body and head, no block of the fusion per sensor: {_LOST}")
+    head, holder = module.get_submodule(last), module.get_submodule(last.rpartition(".")[0])
+    setattr(holder, last.rpartition(".")[2], nn.Identity())
+    try:
+        with _tested(module), _tested(head):
+            is_last = torch.equal(head(body(*windows)), logits)
+    except Exception:  # without its head it is no function of windows
+        is_last = False
+    if is_last:
+        draft.add("body", raw, body, "encoder", None, 1)
+        draft.add("head", ("body",), head, "head", None, 1)
+    else:
+        rest = _trained(body)
+        setattr(holder, last.rpartition(".")[2], head)
+        draft.add_stage("model", raw, body, ["body", "head"] if rest else ["head"])
+        draft.add_group("body", "encoder", None, 1, rest)
+        draft.add_group("head", "head", None, 1, _trained(head))
+    return _finished(nn.ModuleList([module, head]), draft, f"{name}.forward")
+
+
+@contextmanager
+def _tested(module: nn.Module) -> Iterator[None]:
+    """Run the module as in a test, without gradients."""
+    training = [m for m in module.modules() if m.training]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for m in training:
+            m.training = True
 
 
 def _parts(module: nn.Module, shape: InputShape, encoders: str, fusion: str, head: str) -> dict[str, nn.Module]:
@@ -139,7 +228,7 @@ class _Draft:
             trained = _trained(layer)
             number += bool(trained)
             name = f"{prefix}.{number}" if trained else f"{prefix}.{number}.frozen"
-            self._add(name, (source,), layer, role, modality, number)
+            self.add(name, (source,), layer, role, modality, number)
             source = name
         return source
 
@@ -149,7 +238,7 @@ class _Draft:
         widths = [self.values[f].shape[1] for f in features]
         if type(first) is not nn.Linear or not first.weight.requires_grad:
             self.warnings.append(_shared_fusion(first))
-            self._add("fusion", tuple(features), _Joined(fusion), "fusion_b", None, None, group="fusion.B")
+            self.add("fusion", tuple(features), _Joined(fusion), "fusion_b", None, None, group="fusion.B")
             return "fusion"
         if first.in_features != sum(widths):
             raise UserError(
@@ -159,16 +248,16 @@ class _Draft:
         self.split.add(id(first.weight))
         columns = torch.split(first.weight.detach(), widths, dim=1)
         for m, feature, block in zip(self.shape.modalities, features, columns, strict=True):
-            self._add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
+            self.add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
         blocks, total = (
             tuple(f"fusion.A.{m}" for m in self.shape.modalities),
             FusionSum(first.bias, nn.Sequential(*rest)),
         )
-        self._add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
+        self.add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
         return "fusion"
 
     @contextmanager
-    def _told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
+    def told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
         """Name the stage and the shapes where a part of the module cannot take its two windows.
 
         Raises:
@@ -186,7 +275,7 @@ class _Draft:
                 f"have these channels: {sensors}"
             ) from error
 
-    def _add(
+    def add(
         self,
         name: str,
         inputs: tuple[str, ...],
@@ -196,13 +285,24 @@ class _Draft:
         layer: int | None,
         group: GroupId | None = None,
     ) -> None:
-        """Add a stage, and a group of what it trains; run it for the shape of its output."""
+        """Add a stage, and a group of what it trains."""
         trained = _trained(module)
-        if scalars := [n for n, p in trained if p.ndim == 0]:
+        self.add_stage(name, inputs, module, [group or name] if trained else [], modality)
+        self.add_group(group or name, role, modality, layer, trained)
+
+    def add_stage(
+        self,
+        name: str,
+        inputs: tuple[str, ...],
+        module: nn.Module,
+        groups: Sequence[GroupId],
+        modality: str | None = None,
+    ) -> None:
+        """Add a stage; run it for the shape of its output."""
+        if scalars := [n for n, p in _trained(module) if p.ndim == 0]:
             raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
-        owned = frozenset([group or name]) if trained else frozenset[str]()
-        spec = StageSpec(id=name, inputs=inputs, groups=owned, modality=modality)
-        with self._told(name, inputs), torch.no_grad():
+        spec = StageSpec(id=name, inputs=inputs, groups=frozenset(groups), modality=modality)
+        with self.told(name, inputs), torch.no_grad():
             switched = switched_in_training(name, module, [self.values[i] for i in inputs])
             (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
             output = module(*(self.values[i] for i in inputs))
@@ -210,18 +310,21 @@ class _Draft:
             raise UserError(f"module: {name} gives {_sizes(output)} for two windows, expected a tensor (B, ...)")
         self.values[name] = output
         self.stages.append(replace(stage, pool=_MeanOfRest() if output.ndim > 2 else None))
+
+    def add_group(
+        self, name: GroupId, role: Role, modality: str | None, layer: int | None, trained: Sequence[_Trained]
+    ) -> None:
+        """Add a group of parameters by name, where there are any."""
         if trained:
             tensors = tuple((n, p, _kind(n)) for n, p in trained)
-            self.groups.append(
-                GroupParameters(id=group or name, role=role, modality=modality, layer=layer, tensors=tensors)
-            )
+            self.groups.append(GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors))
 
 
 def _kind(name: str) -> Kind:
     return "bias" if name.rpartition(".")[2] == "bias" else "weight"
 
 
-def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def _trained(module: nn.Module) -> list[_Trained]:
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
@@ -254,9 +357,7 @@ def _layers(module: nn.Module) -> list[nn.Module]:
 def _shared_fusion(first: nn.Module) -> str:
     return (
         f"module: the fusion begins with {type(first).__name__}, not with a trained nn.Linear of the features side by "
-        "side, so that it is one shared group without a block per sensor: RELIEF has nothing mandatory (set "
-        "strategy.slots_slowest or strategy.cover=true) and weighs the fusion as B; comparisons of fusion blocks by "
-        "pairs of clients are empty"
+        "side, so that it is one shared group without a block per sensor, which RELIEF weighs as B: " + _LOST
     )
 
 
@@ -295,17 +396,15 @@ def _check_forward(module: nn.Module, backbone: Backbone) -> None:
     if type(module).forward is nn.Module.forward:
         return
     windows = noise_windows(backbone.shape, 2, seed=1)
-    expected, training = backbone.forward(windows), [m for m in module.modules() if m.training]
+    expected = backbone.forward(windows)
     try:
-        logits = module.eval()(windows)
+        with _tested(module):
+            logits = module(windows)
     except Exception as error:
         raise UserError(
             f"module: {type(module).__name__}.forward fails on a dict of windows (B, C, T) by sensor "
             f"({type(error).__name__}: {error}); let it take one, or leave forward out"
         ) from error
-    finally:
-        for m in training:
-            m.training = True
     for layer in (layer for s in backbone.stages for layer in s.switched):
         layer.training = False
     gap = float((logits - expected).abs().max()) if logits.shape == expected.shape else float("inf")
@@ -320,6 +419,21 @@ def _sizes(output: object) -> str:
     if not isinstance(output, Tensor):
         return f"a {type(output).__name__}"
     return f"(B, {', '.join(map(str, output.shape[1:]))})"
+
+
+class _OnWindows(nn.Module):
+    """``module([x_1 | .. | x_M])``, or of the windows by sensor."""
+
+    def __init__(self, module: nn.Module, sensors: tuple[str, ...], by_sensor: bool) -> None:
+        """Keep the module as it is."""
+        super().__init__()
+        self.module, self.sensors, self.by_sensor = module, sensors, by_sensor
+
+    def forward(self, *windows_BCT: Tensor) -> Tensor:
+        """M windows (B, C_m, T) -> what the module gives."""
+        given = dict(zip(self.sensors, windows_BCT, strict=True)) if self.by_sensor else torch.cat(windows_BCT, 1)
+        out: Tensor = self.module(given)
+        return out
 
 
 class _Joined(nn.Module):

@@ -13,7 +13,7 @@ from relief_ray.core.groups import all_finite
 from relief_ray.core.stages import Engine
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.module import PlainBackbone
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.stage import noise_windows
 from relief_ray.plugins.blame import call_users, with_line
@@ -78,12 +78,12 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, engine: 
     """
     if not is_own(type(config)):
         return config.build(shape, seed, engine=engine)
-    function = config.module if isinstance(config, ModuleBackbone) else config.build
+    function = config.module if isinstance(config, PlainBackbone) else config.build
     try:
         backbone = call_users(partial(config.build, shape, seed, engine=engine))
         fault = _fault_of(backbone, shape)
     except UserError as error:
-        if isinstance(error, UserCodeError) or not isinstance(config, ModuleBackbone):
+        if isinstance(error, UserCodeError) or not isinstance(config, PlainBackbone):
             raise
         fault = str(error)  # what is derived of the module did not fit
     if fault:

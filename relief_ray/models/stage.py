@@ -30,6 +30,11 @@ class InputShape:
     num_classes: int
 
     @property
+    def num_channels(self) -> int:
+        """Channels of all modalities together."""
+        return sum(channels for _, channels in self.channels)
+
+    @property
     def modalities(self) -> tuple[str, ...]:
         """Modalities in canonical order."""
         return tuple(m for m, _ in self.channels)

@@ -33,6 +33,8 @@ _Config = TypeVar("_Config", bound=BaseModel)
 # Files beside a user's own that hold none, and modules that a message lists.
 _NO_PLUGIN = re.compile(r"test|conftest$|setup$|__|\W")
 _MOST_NAMES = 5
+# Beginning of the name of a data set out of arrays, ``arrays:mine@SHA12``.
+STORED = "arrays:"
 # Longest name of a file that Linux takes.
 _LONGEST_NAME = 255
 # Why nothing is imported now but what this process has already; empty: all that is named.
@@ -66,8 +68,13 @@ class SourceFile:
 
 
 def is_path(name: object) -> bool:
-    """Return whether a name is an import path; names of this project have no colon."""
+    """Return whether a name is of a user's own: an import path, or of stored arrays; built-in ones have no colon."""
     return isinstance(name, str) and ":" in name
+
+
+def is_stored(name: object) -> bool:
+    """Return whether a name is of stored arrays (``rr.dataset``), to which no code belongs: ``arrays:mine@SHA12``."""
+    return isinstance(name, str) and name.startswith(STORED) and "@" in name
 
 
 def import_path(path: str) -> str:
@@ -303,7 +310,7 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
 
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:
     """Return the modules of configured import paths, each once: ``my.module`` of ``my.module:MyMethod``."""
-    return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
+    return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name) and not is_stored(name)}))
 
 
 def line_in(error: BaseException, module: str) -> str:

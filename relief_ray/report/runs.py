@@ -662,7 +662,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
 
 def short_name(name: str) -> str:
     """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
-    return _PRETTY.get(name) or name.rpartition(":")[2]
+    return _PRETTY.get(name) or name.rpartition(":")[2].partition("@")[0]
 
 
 def split_name(split: str) -> str:

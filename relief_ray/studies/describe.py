@@ -465,7 +465,11 @@ def _of_presets(config: DataConfig) -> list[str]:
         values = make_preset(name).settings["data"]
         assert isinstance(values, Mapping)
         of_preset = {key: values.get(key, DataConfig.model_fields[key].default) for key in ("split", "stride_s")}
-        changed = [f"data.{k}={value_text(v)}" for k, v in of_preset.items() if v != getattr(config, k)]
+        changed = [
+            f"data.{k}={value_text(v)}"
+            for k, v in of_preset.items()
+            if v != getattr(config, k) and not config.spec().cut
+        ]
         is_for_it = values["name"] == config.name or (is_path(config.name) and name == "quick")
         if is_for_it and changed:
             others.append(f"{name} ({', '.join(changed)})")

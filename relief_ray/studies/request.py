@@ -25,7 +25,7 @@ from relief_ray.config.keys import nearest_keys
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
-from relief_ray.plugins.load import import_path, importable_name, is_own, path_of
+from relief_ray.plugins.load import import_path, importable_name, is_own, is_stored, path_of
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
@@ -115,8 +115,10 @@ def data_name(given: str | Loader | DatasetSpec) -> str:
     if not isinstance(given, Loader):
         raise UserError(
             f"data: found {_described(given)}; expected the name of a data set ('dsa_mini'), an import path "
-            "('my_data:GESTURES'), a Loader, or a mapping of settings"
+            "('my_data:GESTURES'), a Loader, arrays as rr.dataset(..), or a mapping of settings"
         )
+    if is_stored(given.spec.name):
+        return given.spec.name
     module = sys.modules.get(given.parse.__module__)
     name = next((key for key, value in vars(module).items() if value is given), None) if module else None
     if module is None or name is None:

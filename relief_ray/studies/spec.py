@@ -174,8 +174,8 @@ def own_backbone(path: str, *, name: str = "") -> Level:
 
 
 def _short_name(path: str) -> str:
-    """Return the attribute of an import path in small letters: ``sleep`` of ``my_data:SLEEP``."""
-    return path.rpartition(":")[2].lower()
+    """Return the attribute of an import path in small letters: ``sleep`` of ``my_data:SLEEP``, without a digest."""
+    return path.rpartition(":")[2].partition("@")[0].lower()
 
 
 CNN = Level(name="cnn", settings={"backbone": "cnn"})

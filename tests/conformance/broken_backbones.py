@@ -6,7 +6,7 @@ from torch import nn
 from dataclasses import replace
 
 from relief_ray.models.backbone import Backbone
-from relief_ray.models.module import ModuleBackbone, from_module
+from relief_ray.models.module import PlainBackbone, from_module
 
 STASH = {}
 
@@ -29,7 +29,7 @@ class Head(nn.Module):
         return self.linear(x)
 
 
-class Good(ModuleBackbone):
+class Good(PlainBackbone):
     width: int = 6
 
     def module(self, shape):

@@ -10,7 +10,7 @@ from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.costs import count_costs
 from relief_ray.models.module import from_module
 from relief_ray.support.errors import UserError
-from tests.nets import Attentive, Net, NormedFusion
+from tests.nets import TCN, Attentive, Net, NormedFusion, Tcn
 from tests.training.scenario import SHAPE
 
 
@@ -95,6 +95,66 @@ def test_one_activation_in_two_places_is_two_steps():
     module, relu = net(), nn.ReLU()
     module.head = nn.Sequential(nn.Linear(6, 5), relu, nn.Linear(5, 4), relu)
     assert from_module(module, SHAPE).layout.ids[-2:] == ("head.1", "head.2")
+
+
+def test_a_module_without_encoders_is_body_and_head():
+    """The head is the layer with weights that runs last, wherever the module has it; the body's output is kept."""
+    module = TCN(6, 4, SHAPE.num_classes)
+    given = windows()
+    expected = module.eval()(torch.cat(list(given.values()), 1))
+    backbone = from_module(module.train(), SHAPE)
+    assert [(g.id, g.role, g.modality) for g in backbone.layout] == [("body", "encoder", None), ("head", "head", None)]
+    assert [t.name for t in backbone.layout["body"].tensors] == ["module.net.0.weight", "module.net.0.bias"]
+    assert [(s.id, s.inputs, s.varies) for s in backbone.specs] == [
+        ("body", ("x.acc", "x.gyro", "x.hr"), True),
+        ("head", ("body",), False),
+    ]
+    assert torch.equal(backbone.forward(given), expected) and not backbone.layout.mandatory(SHAPE.modalities)
+    (said,) = backbone.warnings
+    assert said.startswith("module: TCN has the groups body and head, no block of the fusion per sensor: RELIEF has")
+
+
+def test_its_first_values_are_the_seed_s():
+    first, same, other = (Tcn().build(SHAPE, seed).params() for seed in (1, 1, 2))
+    assert all(torch.equal(first[j], same[j]) for j in first) and not torch.equal(first["head"], other["head"])
+
+
+class BySensor(nn.Module):
+    """Goes on after its head: the mean over time of logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.classes = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, windows):
+        return self.classes(self.gru(torch.cat([*windows.values()], 1).transpose(1, 2))[0]).mean(1)
+
+
+def test_a_module_that_goes_on_after_its_head_is_one_stage_of_both_groups():
+    module, given = BySensor(), windows()
+    backbone = from_module(module, SHAPE, by_sensor=True)
+    assert backbone.layout.ids == ("body", "head") and [s.id for s in backbone.specs] == ["model"]
+    assert backbone.layout["head"].numel == 5 * 4 + 4
+    assert torch.equal(backbone.forward(given), module(given))
+
+
+PLAIN_REFUSED = {
+    "other channels": (lambda: TCN(5, 4, 4), r"TCN.forward on windows \(B, 6, T\), .*: acc 3, gyro 2, hr 1"),
+    "a dict": (BySensor, "BySensor.forward on windows .*, as by_sensor is False, fails"),
+    "other classes": (lambda: TCN(6, 4, 9), r"TCN.forward gives \(B, 9\), expected \(B, 4\), one logit a class"),
+    "no weights": (lambda: nn.Sequential(nn.Flatten()), "Sequential runs no layer with weights"),
+    "two outputs": (
+        lambda: type("Two", (TCN,), {"forward": lambda self, x: (TCN.forward(self, x), 0)})(6, 4, 4),
+        r"model gives a tuple for two windows, expected a tensor",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN_REFUSED)
+def test_what_is_refused_of_a_module_without_encoders(name):
+    make, said = PLAIN_REFUSED[name]
+    with pytest.raises(UserError, match=said):
+        from_module(make(), SHAPE)
 
 
 def without_head(module):

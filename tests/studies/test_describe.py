@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.head = nn.Linear(4, num_classes)
 
 
-class MyNet(rr.ModuleBackbone):
+class MyNet(rr.PlainBackbone):
     width: int = 3
 
     def module(self, shape):

@@ -1,0 +1,262 @@
+"""A data set out of arrays: checked, written once to the user's cache, and read by one built-in loader from then on.
+
+``arrays:NAME@SHA12`` is its name everywhere: twelve digits of the sha256 over its values and its description. Its
+files are ``arrays/NAME@SHA12`` of the cache: ``dataset.json`` and an ``.npz`` per subject, which come whole or not at
+all.
+"""
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from relief_ray.data.checks import content_digest, faults_of_all, refuse, spec_faults, with_own_types
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
+from relief_ray.data.source import MARKER, some_of
+from relief_ray.plugins.load import STORED
+from relief_ray.support.errors import UserError, nearest, shown
+from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha256_json
+
+_SPEC: Final = "dataset.json"
+_NAME: Final = re.compile(r"\w[\w-]*", re.ASCII)
+_Any = NDArray[Any]
+
+
+def dataset(
+    name: str,
+    signals: ArrayLike,
+    labels: ArrayLike,
+    *,
+    subject: ArrayLike,
+    recording: ArrayLike | None = None,
+    rate_hz: int,
+    sensors: Mapping[str, slice | list[int]],
+    null: object = None,
+    window_s: float | None = None,
+    synthetic: bool = False,
+) -> Loader:
+    """Make a data set of arrays, for ``run(data=..)``; equal arrays give the same data set and are written once.
+
+    Args:
+        name: its name: letters, digits, _ and -.
+        signals: rows (T, channels) in order of time, or windows (n, channels, samples) that were cut before, which are
+            taken as they are: ``data.stride_s`` is their length.
+        labels: the class of each row or window: a whole number or a text.
+        subject: whose it is, likewise; people become clients.
+        recording: which recording it is of, likewise; nothing holds across two of them. None: one per person.
+        rate_hz: samples per second.
+        sensors: columns of each sensor, as a slice or a list; the rarest sensor last. Other columns are left out.
+        null: the label, or list of labels, of rows without an activity, which no window is labelled with.
+        window_s: seconds of a window of rows; None: 5.12. Windows that were cut before have their own.
+        synthetic: whether the values are made up; every table then says SYNTHETIC.
+
+    Raises:
+        UserError: the arrays do not fit each other, or cannot be a data set; the argument is named.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _wrong("name", shown(name), "letters, digits, _ and - alone", "e.g. 'gestures', since folders bear it")
+    if isinstance(rate_hz, bool) or not isinstance(rate_hz, int | np.integer) or rate_hz < 1:
+        raise _wrong("rate_hz", shown(rate_hz), "a whole number of samples per second above 0", "resample the signals")
+    values, samples = _rows(signals)
+    if samples and window_s:
+        raise _wrong("window_s", shown(window_s), "none, as these windows were cut before", "leave it out")
+    num = len(values) // (samples or 1)
+    labels, subject = _column("labels", labels, num), _column("subject", subject, num)
+    stretch = np.zeros(num, np.int64) if recording is None else _column("recording", recording, num)
+    labels, subject, stretch = (np.repeat(column, samples or 1) for column in (labels, subject, stretch))
+    columns = _columns(sensors, values.shape[1])
+    signal = _finite(values, columns)
+    nulls = np.isin(labels, [] if null is None else np.atleast_1d(np.asarray(null)))
+    classes, people = np.unique(labels[~nulls]), np.unique(subject)
+    for argument, found, fix in (("labels", classes, "look at `null`, too"), ("subject", people, "each is a client")):
+        if len(found) < 2:
+            raise _wrong(argument, f"{found.tolist()} alone", "at least two values", fix)
+    codes = np.where(nulls, 0, np.searchsorted(classes, labels) + 1).astype(np.int16)
+    numbers = people.tolist() if people.dtype.kind in "iu" else range(1, len(people) + 1)
+    recordings = {}
+    for number, person in zip(numbers, people, strict=True):
+        rows = np.flatnonzero(subject == person)
+        bouts = bouts_of(codes[rows], stretch[rows], rows - np.arange(len(rows)))
+        facts = {"person": str(person)}
+        recordings[number] = Recording(
+            subject=number, signal=signal[rows], labels=codes[rows], bouts=bouts, facts=facts
+        )
+    if samples:
+        _refuse_overlap(recordings, samples)
+    spec = DatasetSpec(
+        name=name,
+        title=name,
+        rate_hz=int(rate_hz),
+        raw_rate_hz=int(rate_hz),
+        modalities=tuple((sensor, len(own)) for sensor, own in columns.items()),
+        classes=tuple(map(str, classes)),
+        labels=tuple(range(1, len(classes) + 1)),
+        null_labels=(0,),
+        subjects=tuple(recordings),
+        type_counts=(1, 1, 1),
+        citation="its owner",
+        licence="its owner's",
+        member=r"^-?\d+\.npz$",
+        window_s=samples / int(rate_hz) or window_s or 5.12,
+        cut=samples > 0,
+    )
+    refuse(f"rr.dataset({name!r})", spec_faults(spec) or faults_of_all(spec, recordings))
+    contents = [[content_digest(each), dict(each.facts)] for each in recordings.values()]
+    full = f"{STORED}{name}@{sha256_json([asdict(spec), synthetic, contents])[:12]}"
+    _write(_folder(full), spec, recordings, synthetic)
+    return stored(full)
+
+
+def _wrong(argument: str, found: str, expected: str, fix: str) -> UserError:
+    return UserError(f"rr.dataset: {argument}: found {found}, expected {expected}; {fix}")
+
+
+def _rows(signals: ArrayLike) -> tuple[_Any, int]:
+    """Rows (T, channels) of rows or windows, and the samples of a window; 0: they were rows."""
+    values = _array("signals", signals)
+    if values.ndim not in (2, 3) or not values.size:
+        expected = "rows (T, channels) or windows (n, channels, samples), not empty"
+        raise _wrong("signals", f"the shape {values.shape}", expected, "stack or transpose them")
+    if values.dtype.kind not in "fiu":
+        raise _wrong("signals", f"values of the type {values.dtype}", "numbers", "e.g. signals.astype('float32')")
+    if values.ndim == 2:
+        return values, 0
+    return values.transpose(0, 2, 1).reshape(-1, values.shape[1]), values.shape[2]
+
+
+def _array(argument: str, given: ArrayLike) -> _Any:
+    try:
+        values = np.asarray(given)
+    except ValueError as error:  # parts of several lengths
+        raise _wrong(argument, f"parts of unlike shapes ({error})", "one array", "concatenate what belongs") from None
+    is_text = values.dtype.kind == "O" and all(isinstance(each, str) for each in values.flat)
+    return values.astype(str) if is_text and values.size else values
+
+
+def _column(argument: str, given: ArrayLike, length: int) -> _Any:
+    """A whole number or a text per row or window: (length,)."""
+    values = _array(argument, given)
+    if values.shape != (length,):
+        fix = "give one for each row, or for each window that was cut before"
+        raise _wrong(argument, f"the shape {values.shape}", f"({length},), as long as signals", fix)
+    absent = np.flatnonzero(values != values)
+    if len(absent):
+        found = f"{len(absent)} NaN, the first in row {absent[0]}"
+        raise _wrong(argument, found, "a value everywhere", "leave these rows out, or label them as `null`")
+    if values.dtype.kind not in "iuU":
+        fix = f"e.g. {argument}.astype(int)"
+        raise _wrong(argument, f"values of the type {values.dtype}", "whole numbers or texts", fix)
+    return values
+
+
+def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
+    """The columns of each sensor, which share none."""
+    if not isinstance(sensors, Mapping) or not sensors:
+        found, fix = shown(sensors), "e.g. sensors={'acc': slice(0, 3)}"
+        raise _wrong("sensors", found, "columns by the name of the sensor", fix)
+    owner: dict[int, str] = {}
+    columns: dict[str, list[int]] = {}
+    for sensor, given in sensors.items():
+        place, fix = f"sensors[{sensor!r}]", f"signals have the columns 0 to {num_channels - 1}"
+        try:
+            own = np.atleast_1d(np.arange(num_channels)[given]).tolist()
+        except IndexError:
+            own = []
+        if not own or (isinstance(given, slice) and (given.stop or 0) > num_channels):
+            raise _wrong(place, shown(given), "columns that signals have, at least one", fix)
+        for column in own:
+            if column in owner:
+                raise _wrong(place, f"column {column}, which {owner[column]!r} has", "columns of its own", fix)
+            owner[column] = str(sensor)
+        columns[str(sensor)] = own
+    return columns
+
+
+def _finite(values: _Any, columns: Mapping[str, list[int]]) -> NDArray[np.float32]:
+    """The sensors' columns side by side as float32 (T, channels)."""
+    chosen = [column for own in columns.values() for column in own]
+    with np.errstate(over="ignore"):
+        signal = values[:, chosen].astype(np.float32)
+    bad = np.argwhere(~np.isfinite(signal))
+    if len(bad):
+        found = f"{len(bad)} values that are NaN or infinite as float32, the first in row {bad[0, 0]}, column "
+        fix = "fill the gaps (np.interp), or leave these rows out"
+        raise _wrong("signals", f"{found}{chosen[bad[0, 1]]}", "finite numbers", fix)
+    return signal
+
+
+def _refuse_overlap(recordings: Mapping[int, Recording], samples: int) -> None:
+    """Check that windows two places apart share no sample: one window is left out between the parts of a split.
+
+    Raises:
+        UserError: they do.
+    """
+    for recording in recordings.values():
+        first, stop = recording.bouts[np.argmax(recording.bouts[:, 1] - recording.bouts[:, 0])]
+        one, three = (recording.signal[first + i * samples : first + (i + 1) * samples] for i in (0, 2))
+        if stop - first < 3 * samples or not np.ptp(one, axis=0).any():
+            continue
+        if step := next((s for s in range(1, samples) if np.array_equal(one[s:], three[:-s])), 0):
+            found = f"windows every {step / 2:g} of {samples} samples (subject {recording.subject})"
+            fix = "training and test would share samples: give the rows, or every other window"
+            raise _wrong("signals", found, "windows that overlap by half at most", fix)
+
+
+def _folder(name: str) -> Path:
+    return cache_root() / "arrays" / name.removeprefix(STORED)
+
+
+def _write(folder: Path, spec: DatasetSpec, recordings: Mapping[int, Recording], synthetic: bool) -> None:
+    if folder.exists():
+        return
+    with disk_errors(folder, "write the data set there"), folder_atomic(folder) as part:
+        (part / _SPEC).write_text(json.dumps(asdict(spec)))
+        if synthetic:
+            (part / MARKER).write_text(json.dumps({"origin": "SYNTHETIC"}))
+        for number, each in recordings.items():
+            person = str(each.facts["person"])
+            np.savez(part / f"{number}.npz", signal=each.signal, labels=each.labels, bouts=each.bouts, person=person)
+
+
+def stored(name: str) -> Loader:
+    """The loader of the data set ``arrays:NAME@SHA12`` that ``dataset`` wrote to this machine's cache.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
+    folder, short = _folder(name), name.removeprefix(STORED).partition("@")[0]
+    try:
+        if not _NAME.fullmatch(short):  # a path that leads elsewhere
+            raise ValueError("no such name")
+        values = json.loads((folder / _SPEC).read_text())
+        spec = with_own_types(DatasetSpec(**{**values, "name": name, "packaged": str(folder)}))
+    except (OSError, ValueError, TypeError) as error:
+        known = [f"{STORED}{each.name}" for each in sorted(folder.parent.glob("*@*"))]
+        raise UserError(
+            f"data.name = {name!r}: found no whole folder {folder} ({error}){nearest(name, known)}; there is "
+            f"{some_of(known)}. Fix: delete what is there, and run the lines with rr.dataset({short!r}, ..) on "
+            "this machine, which write it, or copy the folder there"
+        ) from None
+    return Loader(spec=spec, files=_files, parse=_parse)
+
+
+def _files(spec: DatasetSpec, subject: int) -> list[str]:
+    return [f"{subject}.npz"]
+
+
+def _parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
+    (name,) = require_members(spec, members.names, _files(spec, subject), path)
+    with np.load(io.BytesIO(members.read(name)), allow_pickle=False) as arrays:
+        return Recording(
+            subject=subject,
+            signal=arrays["signal"],
+            labels=arrays["labels"],
+            bouts=arrays["bouts"],
+            facts={"person": str(arrays["person"])},
+        )
