@@ -142,10 +142,11 @@ def aggregate(
     if reduced.receipts and not any(r.assignment.weight for r in reduced.receipts):
         raise RoundVoid(f"round {tools.round}: all {len(reduced.receipts)} clients that answered have weight 0")
     change = mean_change(MEAN, reduced, tools)
-    mean = {g.id: change.get(g.id, torch.zeros(g.numel, dtype=torch.float64)) for g in tools.layout}
+    layout = tools.layout
+    mean = {g.id: change[g.id] if g.id in change else torch.zeros(g.numel, dtype=torch.float64) for g in layout}
     step, memory = server_step(mean, recalled(state))
     step = {j: moved for j, moved in step.items() if j in change or moved is not mean[j]}
-    after = apply_parts(state.models["global"], step, {j: sent.get(j, WHOLE) for j in step}, tools.layout)
+    after = apply_parts(state.models["global"], step, {j: sent.get(j, WHOLE) for j in step}, layout)
     return with_memory(replace(state, models={"global": after}), memory)
 
 
