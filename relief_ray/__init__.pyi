@@ -59,6 +59,7 @@ from relief_ray.models.cnn import CnnConfig as CnnConfig
 from relief_ray.models.module import PlainBackbone as PlainBackbone
 from relief_ray.server.aggregation import apply_step as apply_step
 from relief_ray.server.aggregation import by_samples as by_samples
+from relief_ray.server.aggregation import by_task as by_task
 from relief_ray.server.aggregation import mean_step as mean_step
 from relief_ray.server.aggregation import one_bucket as one_bucket
 from relief_ray.server.aggregation import over_members as over_members
@@ -68,8 +69,8 @@ from relief_ray.server.optimizer import ServerConfig as ServerConfig
 from relief_ray.strategies.common import StrategyConfig as StrategyConfig
 from relief_ray.strategies.common import allocate_everything as allocate_everything
 from relief_ray.strategies.common import average as average
-from relief_ray.strategies.common import averaging as averaging
 from relief_ray.strategies.common import train_everything as train_everything
+from relief_ray.strategies.fedavg import FedAvg as FedAvg
 from relief_ray.studies.describe import MethodInfo as MethodInfo
 from relief_ray.studies.describe import describe as describe
 from relief_ray.studies.describe import describe_data as describe_data

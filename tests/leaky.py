@@ -64,7 +64,7 @@ LEAKS = {
     "a patched loss": "F.cross_entropy = lambda *a, **k: 3.0 * cross_entropy(*a, **k)",
     "a patched manual_seed": "torch.manual_seed = torch.random.manual_seed = lambda seed: torch.default_generator",
     "a patched Tensor.add_": "torch.Tensor.sub_ = torch.Tensor.add_",
-    "a patched average": "sys.modules['relief_ray.strategies.common'].average = lambda *a: a[1]",
+    "a patched average": "sys.modules['relief_ray.strategies.fedavg'].aggregate = lambda *a: a[1]",
     "a patched optimizer": "sys.modules['relief_ray.server.aggregation'].mean_step = None",
     "the environment": "os.environ.update(OMP_NUM_THREADS='7', RELIEF_DATA='/nowhere', PYTHONPATH='/nowhere')",
     # A worker of Ray runs it in a thread, where Python refuses it.

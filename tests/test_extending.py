@@ -107,10 +107,10 @@ def shell(request, place) -> Shell:
 
 
 def test_the_page_has_its_examples():
-    methods = ["my_method.py", "my_personal.py", "my_medians.py"]
+    methods = ["my_hooks.py", "my_method.py", "my_personal.py", "my_medians.py"]
     backbones = ["my_tcn.py", "my_net.py", "my_backbone.py"]
     assert list(FILES) == [*methods, *backbones, "my_people.py", "make_people.py", "my_data.py", "make_gestures.py"]
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 10
     lines = {name: [line for line in text.splitlines() if line.strip()] for name, text in FILES.items()}
     assert len(lines["my_people.py"]) - 2 <= 15, "without the run"
     assert len(lines["my_tcn.py"]) - lines["my_tcn.py"].index("class Tcn(rr.PlainBackbone):") <= 6
@@ -120,8 +120,35 @@ def test_the_page_has_its_examples():
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_the_method(shell, place):
+def test_methods_of_a_few_lines(shell, place):
     printed = shell(COMMANDS[0])
+    assert printed.startswith("client_loss is charged 3 FLOPs per trained value and step (flops_per_value)")
+    assert f"my_hooks:Momentum: keeps {len(RULES)} rules" in printed and "my_hooks:Prox: keeps 1 rule\n" in printed
+    run = json.loads((place / "runs/hooks/my_hooks.Momentum-s0/run.json").read_text())
+    assert (run["method"]["name"], run["method"]["kind"], run["method"]["citation"]) == ("Momentum", "own", None)
+    assert re.search(r"\nMomentum +\d", printed) and re.search(r"\nHeadOnly +\d", printed)
+    last = read_rounds(place / "runs/hooks/my_hooks.HeadOnly-s0")[-1]
+    assert {len(c.trained) for c in last.clients} == {1, max(len(c.trained) for c in last.clients)}
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["Prox", "HeadOnly", "Fading"])
+def test_the_others_of_a_few_lines_keep_the_rules(in_process, name):
+    assert f"my_hooks:{name}: keeps {len(RULES)} rules" in in_process(f"relief-ray conformance my_hooks:{name}")
+
+
+@pytest.mark.parametrize(("name", "most"), [("Momentum", 11), ("Prox", 9), ("HeadOnly", 6), ("Fading", 11)])
+def test_how_short_they_are(name, most):
+    """Lines of code with the import, as ruff formats them."""
+    (body,) = (part for part in FILES["my_hooks.py"].split("\n\n\n") if part.startswith(f"class {name}("))
+    assert 1 + sum(bool(line.strip()) for line in body.splitlines()) <= most
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_the_method(shell, place):
+    printed = shell(COMMANDS[1])
     assert f"my_method:MyMethod: keeps {len(RULES)} rules" in printed
     run = json.loads((place / "runs/quick/my_method.MyMethod-s0/run.json").read_text())
     assert run["config"]["strategy"] == {"name": "my_method:MyMethod", "beta": 0.3, "weighting": "uniform"}
@@ -134,7 +161,7 @@ def test_the_method(shell, place):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_methods_with_personal_parts_views_and_single_updates(shell, place):
-    printed = shell(COMMANDS[1])
+    printed = shell(COMMANDS[2])
     for name in ("my_personal:Personal", "my_medians:Medians"):
         assert f"{name}: keeps {len(RULES) - 1} rules, 1 not judged" in printed
     personal = read_rounds(place / "runs/three/my_personal.Personal-s0")[-1]
@@ -149,14 +176,14 @@ def test_methods_with_personal_parts_views_and_single_updates(shell, place):
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_method_that_is_another_one(shell):
-    printed = shell(COMMANDS[2])
+    printed = shell(COMMANDS[3])
     assert printed.count("keeps 1 rule\n") == 2 and "my_method:MyMethod with beta=0 against fedavg" in printed
 
 
 @pytest.mark.ci
 @pytest.mark.ray
 def test_the_plain_module(shell, place):
-    printed = shell(COMMANDS[3])
+    printed = shell(COMMANDS[4])
     assert f"my_tcn:Tcn: keeps {len(BACKBONE_RULES)} rules" in printed
     run = json.loads((place / "runs/tcn/fedavg-s0/run.json").read_text())
     assert run["config"]["backbone"] == {"name": "my_tcn:Tcn", "width": 8} and run["status"] == "done"
@@ -165,7 +192,7 @@ def test_the_plain_module(shell, place):
 @pytest.mark.ci
 @pytest.mark.ray
 def test_arrays(shell, place):
-    shell(COMMANDS[6])
+    shell(COMMANDS[7])
     run = json.loads((place / "runs/people/relief-s0/run.json").read_text())
     name = run["config"]["data"]["name"]
     assert run["status"] == "done" and re.fullmatch("arrays:mine@[0-9a-f]{12}", name) and not run["own_sources"]
@@ -177,7 +204,7 @@ def test_arrays(shell, place):
 @pytest.mark.ci
 @pytest.mark.ray
 def test_the_module_with_encoders_by_sensor(shell, place):
-    printed = shell(COMMANDS[4])
+    printed = shell(COMMANDS[5])
     assert f"my_net:MyNet: keeps {len(BACKBONE_RULES)} rules" in printed
     assert "BatchNorm: running statistics of 6 layers stay on each client" in printed
     run = json.loads((place / "runs/net/relief-s0/run.json").read_text())
@@ -187,7 +214,7 @@ def test_the_module_with_encoders_by_sensor(shell, place):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_backbone(shell, place):
-    described, printed = shell(COMMANDS[5]).split("quick: 1 run")
+    described, printed = shell(COMMANDS[6]).split("quick: 1 run")
     assert "Backbone my_backbone:MyBackbone of quick" in described and "G = 8 groups = 3 fusion blocks" in described
     assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in printed
     assert f"my_backbone:MyBackbone: keeps {len(BACKBONE_RULES)} rules" in printed
@@ -199,11 +226,11 @@ def test_the_backbone(shell, place):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
-    printed = shell(COMMANDS[7])
+    printed = shell(COMMANDS[8])
     assert "Gestures of four people" in printed and "SYNTHETIC" in printed
     run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
     assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
-    together = shell(COMMANDS[8])
+    together = shell(COMMANDS[9])
     assert "reused, finished already" in together and re.search(r"my_method +\d", together)
     run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
     assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]

@@ -137,7 +137,7 @@ def config_command(target: str | None, key: str | None, markdown: bool) -> Resul
     if target is None:
         keys = _wanted(wanted, all_keys() if wanted else [key for key in all_keys() if not key.of], all_keys())
     elif ":" in target:
-        keys = _wanted(wanted, known := _keys_at(target), known, target)
+        keys, head = _wanted(wanted, known := _keys_at(target), known, target), "" if wanted else _charge(target)
     else:
         keys, values, head = _of_target(target, wanted)
     lines = [*([f"{head}\n"] if head else []), *(_lines(one, values) for one in keys)]
@@ -237,6 +237,16 @@ def _keys_at(path: str) -> Sequence[Key]:
     """Keys of the user's method or backbone at an import path."""
     found = load(path, "config")
     return own_keys(found if isinstance(found, type) else type(found), path)
+
+
+def _charge(path: str) -> str:
+    """A line on what a user's own ``client_loss`` is charged; empty without one, and where its fields decide it."""
+    found = load(path, "config")
+    kind = found if isinstance(found, type) else type(found)
+    flops = getattr(kind, "flops_per_value", None) if "client_loss" in vars(kind) else None
+    if not isinstance(flops, int | float):
+        return ""
+    return f"client_loss is charged {flops:g} FLOPs per trained value and step (flops_per_value)"
 
 
 def _values_of(settings: Mapping[str, JsonValue]) -> dict[str, object]:

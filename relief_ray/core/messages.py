@@ -159,6 +159,7 @@ class Assignment:
         up: parts of groups that it sends back; within ``train``.
         epochs: local epochs, at least 1.
         keep: parts of groups that are stored in its personal state and never sent.
+        weight: weight of its update in a mean, at least 0; read by reductions that weigh tasks (``by_task``).
         view: name of the server's model that it starts from.
         phase: label of the method's phase, for records.
         taps: stages whose outputs the objective reads.
@@ -176,6 +177,7 @@ class Assignment:
     up: Selection
     epochs: int
     keep: Selection = field(default_factory=dict)
+    weight: float = 1.0
     view: str = "global"
     phase: str = "train"
     taps: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, Strategy
-from relief_ray.core.groups import GroupId, GroupLayout, Part, Selection, all_finite
+from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, all_finite
 from relief_ray.core.messages import (
     MAX_EPOCHS,
     STORED_TYPES,
@@ -112,9 +112,9 @@ def _task_violation(task: Assignment, models: Collection[str], layout: GroupLayo
     for name in ("lr_scale", "args"):
         if wrong := _first_no_number(getattr(task, name)):
             return f"{who}, {name}: {wrong}, expected finite numbers by name"
-    for name in ("step_flops", "lora_scale"):
-        if not _is_number(value := getattr(task, name)):
-            return f"{who}, {name} = {shown(value)}, expected a finite number"
+    for name, least in (("weight", 0.0), ("step_flops", 0.0), ("lora_scale", -inf)):
+        if not _is_number(value := getattr(task, name)) or value < least:
+            return f"{who}, {name} = {shown(value)}, expected a finite number" + ", at least 0" * (least == 0.0)
     return _flow_violation(who, task, layout)
 
 
@@ -283,6 +283,51 @@ def _weight_violation(weight: object, client: ClientId) -> str:
     if _is_number(value) and float(value) >= 0.0:  # type: ignore[arg-type]
         return ""
     return f"returned {shown(value)} for client {client}, expected a number, at least 0"
+
+
+# Hooks of a method that derives from FedAvg ---------------------------------------------------------------------------
+
+
+def _chosen_violation(chosen: object, client: ClientId, groups: Sequence[ParamGroup]) -> str:
+    """What is wrong with the groups that a client is to train."""
+    ids = [group.id for group in groups]
+    if not isinstance(chosen, list | tuple) or not chosen:
+        found = _a(chosen) if chosen or not isinstance(chosen, list | tuple) else "no group"
+        return f"returned {found} for client {client}, expected a list of one at least of {ids}"
+    unknown = [each for each in chosen if getattr(each, "id", each) not in ids]
+    return f"returned {shown(unknown)} for client {client}, expected some of {ids}" if unknown else ""
+
+
+def _stepped_violation(stepped: object, mean: Params) -> str:
+    """What is wrong with a server's step and what it is to remember."""
+    if not isinstance(stepped, tuple) or len(stepped) != 2 or not all(isinstance(part, Mapping) for part in stepped):
+        return f"returned {shown(stepped)}, expected two mappings: the step by group, and the memory ({{}}: none)"
+    step, memory = stepped
+    for j, moved in step.items():
+        if j not in mean:
+            return f"the step has group {shown(j)}, expected some of {list(mean)}"
+        if not isinstance(moved, Tensor) or not moved.is_floating_point() or moved.shape != mean[j].shape:
+            found = f"{moved.dtype} {tuple(moved.shape)}" if isinstance(moved, Tensor) else _a(moved)
+            return f"the step of group {j!r} is {found}, expected a vector like its mean, of {len(mean[j])} values"
+    return _memory_violation(memory, "memory")
+
+
+def _memory_violation(memory: Mapping[object, object], place: str) -> str:
+    for name, value in memory.items():
+        here = f"{place}[{shown(name)}]"
+        if not isinstance(name, str):
+            return f"{here}: found {_a(name)} as a name, expected a text"
+        violation = _memory_violation(value, here) if isinstance(value, Mapping) else _kept_violation(value)
+        if violation:
+            return violation if isinstance(value, Mapping) else f"{here} is {violation}"
+    return ""
+
+
+def _kept_violation(value: object) -> str:
+    if isinstance(value, Tensor):
+        return _tensor_violation(value)
+    is_json = value is None or isinstance(value, bool | int | float | str | list)
+    return "" if is_json else f"{_a(value)}, expected a tensor, a JSON value, or a mapping of such"
 
 
 def times_violation(times: object) -> str:
@@ -467,7 +512,7 @@ _RECORDS: Mapping[str, type] = {
 # What each function is declared as, by its name in messages.
 _DECLARED: Mapping[str, str] = {
     f"{prefix}{each.name}": str(each.type) for prefix, record in _RECORDS.items() for each in fields(record)
-}
+} | {"weight": "float", "train": "Sequence[ParamGroup]", "server_step": "tuple[Params, Memory]"}
 # `client.after` is judged by `_after`, too.
 _CONTRACT: Mapping[str, Returned] = MappingProxyType(
     {
@@ -496,6 +541,11 @@ _CONTRACT: Mapping[str, Returned] = MappingProxyType(
             lambda weight, _group, client, _task: _weight_violation(weight, client.id), convert=float
         ),
         "reduction.bucket": Returned(kind=str),
+        "weight": _returned(lambda weight, client, _: _weight_violation(weight, client.id), convert=float),
+        "train": _returned(
+            lambda chosen, client, groups: _chosen_violation(chosen, client.id, groups), rule="allocation"
+        ),
+        "server_step": _returned(lambda stepped, mean, _: _stepped_violation(stepped, mean), rule="state"),
         "insight.deadline_s": _returned(lambda seconds, _: _deadline_violation(seconds), convert=float),
         "insight.warnings": _returned(_each_is((str,), "sentences"), convert=tuple),
         "insight.rests": Returned(kind=bool),
@@ -539,7 +589,7 @@ def _wrapped(record: T, prefix: str, wrap: Callable[[str, _Function], _Function]
     return replace(record, **{name: wrap(f"{prefix}{name}", f) for name, f in functions.items()})  # type: ignore[type-var]
 
 
-def held(name: str, function: _Function) -> _Function:
+def held(name: str, function: _Function) -> Callable[..., Any]:
     """The function, which is held to ``_CONTRACT[name]`` whenever it is called."""
     own: Mapping[str, _Function] = {"client.after": _after, "client.objective": _objective}
     return partial(own.get(name, _call), name, function)

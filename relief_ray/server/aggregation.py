@@ -40,6 +40,11 @@ def by_samples(group: ParamGroup, client: ClientInfo, assignment: Assignment) ->
     return float(client.num_windows)
 
 
+def by_task(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
+    """Weight that the client's task was given when it was assigned."""
+    return assignment.weight
+
+
 def one_bucket(assignment: Assignment) -> str:
     """Bucket of a method with one global model."""
     return "global"
@@ -164,8 +169,8 @@ def apply_parts(
     theta: Params, step: Mapping[GroupId, Tensor], selection: Selection, layout: GroupLayout
 ) -> dict[GroupId, Tensor]:
     """``apply_step`` where only a part of each group was sent: everything outside ``selection`` stays bit for bit."""
-    after = dict(theta)
-    for j, moved in step.items():
+    after = apply_step(theta, {j: moved for j, moved in step.items() if selection[j].whole})
+    for j, moved in ((j, moved) for j, moved in step.items() if not selection[j].whole):
         index = layout.indices(j, selection[j])
         after[j] = theta[j].clone()
         chosen = theta[j][index]

@@ -87,24 +87,12 @@ def method_name(config: StrategyConfig, label: str) -> str:
 def _own_name(config: StrategyConfig, label: str) -> str:
     """Name of a user's method: never that of a class it derives from, be it built in or the user's own."""
     kind = type(config)
-    title = kind.title if "title" in vars(kind) else ""
-    return next((name for name in (title, kind.__name__) if name and name not in _TAKEN), label)
-
-
-def _own_kind(kind: type[StrategyConfig]) -> str:
-    """Kind of a user's method: as its class says, ``bound`` where it derives from a bound, else that of any own one."""
-    return _own_fact(kind, "kind") or (kind.kind if kind.kind == "bound" else StrategyConfig.kind)
+    return next((name for name in (kind.title, kind.__name__) if name and name not in _TAKEN), label)
 
 
 def by_registry(labels: Iterable[str]) -> list[str]:
     """Names of methods in the registry's order, those of users' methods and of variants after it as they come."""
     return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
-
-
-def _own_fact(kind: type[StrategyConfig], fact: str) -> str:
-    """Fact that a user's class states, else empty: that of a built-in class it derives from is another method's."""
-    stated_by = next(parent for parent in kind.__mro__ if fact in vars(parent))
-    return str(vars(stated_by)[fact]) if is_own(stated_by) else ""
 
 
 _TAKEN = frozenset(PRESETS) | {built_in_name(config) for config in PRESETS.values()}
@@ -113,7 +101,7 @@ _ORDER = {method_name(config, label): number for number, (label, config) in enum
 
 def about_of(config: StrategyConfig, label: str) -> str:
     """One line on what a method does; empty where a user's class does not say it."""
-    return _own_fact(type(config), "about") if is_own(type(config)) else DESCRIBED[label].about
+    return config.about if is_own(type(config)) else DESCRIBED[label].about
 
 
 def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
@@ -128,7 +116,7 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
     return MethodFacts(
         name=name,
         title=name if is_users else preset.title,
-        kind=_own_kind(type(config)) if is_users else preset.kind,
+        kind=preset.kind,
         citation=config.citation,
         reconstructed=config.reconstructed,
         pooled=config.pooled,

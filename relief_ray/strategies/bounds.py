@@ -13,7 +13,7 @@ from typing import Literal
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import Assignment, EvalPlan, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, own_target, train_everything
+from relief_ray.strategies.common import Allocate, Preset, StrategyConfig, own_target
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
@@ -85,10 +85,11 @@ class FullOnly(StrategyConfig):
 
     def build(self) -> Strategy:
         """Build the strategy."""
-        return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=allocate_full)
+        plain = FedAvg(weighting=self.weighting).build()
+        return replace(plain, name=self.name, allocate=partial(allocate_full, plain.allocate))
 
 
-def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+def allocate_full(allocate: Allocate, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Let only clients with all modalities take part.
 
     Raises:
@@ -99,7 +100,7 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
         raise UserError(
             "strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.owned"
         )
-    return tuple(train_everything(context, c) for c in context.participants if c.id in full)
+    return tuple(task for task in allocate(state, context) if task.client in full)
 
 
 class DropSlow(StrategyConfig):
@@ -112,18 +113,19 @@ class DropSlow(StrategyConfig):
 
     def build(self) -> Strategy:
         """Build the strategy."""
-        return replace(
-            FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief())
-        )
+        plain = FedAvg(weighting=self.weighting).build()
+        return replace(plain, name=self.name, allocate=partial(allocate_fast, plain.allocate, Relief()))
 
 
-def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+def allocate_fast(
+    allocate: Allocate, relief: Relief, state: ServerState, context: RoundContext
+) -> tuple[Assignment, ...]:
     """Choose the participants whose full training fits into V0's planned round, before anything is sent.
 
     The planned round (``planned_round_s``) may exceed T*, since groups differ in cost. Where no participant's full
     training fits, the deadline is the fastest one's time.
     """
-    tasks = allocate_everything(state, context)
+    tasks = allocate(state, context)
     seconds = [context.planner.times(t.client, t).busy_s for t in tasks]
     deadline = max(planned_round_s(relief, context), min(seconds))
     return tuple(t for t, s in zip(tasks, seconds, strict=True) if s <= deadline)

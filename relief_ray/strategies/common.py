@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
+from torch import Tensor
 
 from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import (
     Assignment,
     ClientInfo,
@@ -21,6 +22,7 @@ from relief_ray.core.messages import (
     StageTimes,
     WeightedSum,
 )
+from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import (
     apply_step,
     by_samples,
@@ -35,8 +37,11 @@ from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.frozen import ReadWith as ReadWith
 
 Weighting = Literal["uniform", "samples"]
+Allocate = Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
 # Name of a try -> its settings, by key of the method's configuration.
 Search = Mapping[str, Mapping[str, object]]
+# Facts that are a class's own: tables would otherwise show a user's method as the one that it derives from.
+_OWN_FACTS = ("title", "kind", "about", "citation", "search")
 # How many rounds are tried until a share of them leaves one over.
 _MOST_ROUNDS = 10_000
 
@@ -89,6 +94,13 @@ class StrategyConfig(FrozenConfig):
 
     weighting: Weighting = "uniform"
     """A client's weight in the mean: ``uniform``, or ``samples``: its number of windows."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Give a user's class the default of each fact of ``_OWN_FACTS`` that it does not state; a bound stays one."""
+        for fact in _OWN_FACTS if is_own(cls) else ():
+            if fact not in vars(cls) and (fact, cls.kind) != ("kind", "bound"):
+                setattr(cls, fact, vars(StrategyConfig)[fact])
 
     @model_validator(mode="after")
     def _at_most_one_of(self) -> StrategyConfig:
@@ -221,13 +233,13 @@ def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assi
     return tuple(train_everything(context, client) for client in context.participants)
 
 
+def mean_change(reduction: WeightedSum, reduced: Reduced, tools: ServerTools) -> dict[GroupId, Tensor]:
+    """``sum_n w_n Delta_n / sum_n w_n`` of each group that was sent, over all participants, in float64."""
+    total = over_participants(reduction, reduced, tools.fleet)
+    return mean_step(reduced.sums.get("global", {}), total, tools.layout)
+
+
 def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """``Theta + sum_n w_n Delta_n / sum_n w_n`` over all participants (McMahan et al. 2017, Algorithm 1)."""
-    total = over_participants(reduction, reduced, tools.fleet)
-    step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
+    step = mean_change(reduction, reduced, tools)
     return replace(state, models={"global": apply_step(state.models["global"], step)})
-
-
-def averaging(reduction: WeightedSum) -> partial[ServerState]:
-    """Aggregation by ``average`` with these weights."""
-    return partial(average, reduction)

@@ -1,4 +1,4 @@
-"""FedAvg: every client trains the whole model, the server takes the weighted mean.
+"""FedAvg: every client trains the whole model, the server takes the weighted mean; four hooks change it.
 
 ``Theta^{r+1} = Theta^r + sum_n p_n Delta_n``, ``p_n = 1/N`` (``weighting="samples"``: ``n_n / sum n``).
 
@@ -7,27 +7,179 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from math import inf
+from operator import itemgetter
+from typing import Any, ClassVar, Literal, TypeAlias
+from urllib.parse import quote, unquote
 
-from relief_ray.core.federated import Strategy
-from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, averaging
+import torch
+from torch import Tensor
+
+from relief_ray.core.client import ClientProgram, LocalStep, task_loss
+from relief_ray.core.federated import RoundContext, RoundVoid, ServerTools, Strategy
+from relief_ray.core.groups import WHOLE, ParamGroup, Params
+from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Json, Reduced, ServerState, WeightedSum
+from relief_ray.plugins.blame import require
+from relief_ray.plugins.contract import held
+from relief_ray.plugins.load import is_own
+from relief_ray.server.aggregation import apply_parts, by_task, one_bucket
+from relief_ray.strategies.common import Preset, StrategyConfig, mean_change, train_everything
+from relief_ray.support.errors import UserError, shown
+
+# One model, each client weighed as its task says.
+MEAN = WeightedSum(weight=by_task, bucket=one_bucket)
+# Values by name that a server keeps between rounds: tensors, JSON values, and further such mappings.
+Memory: TypeAlias = "Mapping[str, Tensor | Json | Memory]"
+# First part of their names in a server's state: ``memory/v/fusion.B``.
+_MEMORY = "memory"
 
 
 class FedAvg(StrategyConfig):
-    """Configuration of FedAvg, the reference of every table: 1.00x time, bytes and energy."""
+    """Configuration of FedAvg, the reference of every table: 1.00x time, bytes and energy.
+
+    A method of one's own derives from it and overrides ``weight``, ``train``, ``client_loss`` or ``server_step``.
+    """
 
     title = "FedAvg"
     kind = "baseline"
     about = "everyone trains and sends the whole model; plain mean"
     citation = "mcmahan2017fedavg"
+    flops_per_value: ClassVar[float] = 0.0
+    """FLOPs that ``client_loss`` costs beside the task's loss, per trained value and optimizer step; they are charged.
+    """
     name: Literal["fedavg"] = "fedavg"
 
+    def weight(self, client: ClientInfo, fleet: Fleet) -> float:
+        """Weight ``w_n`` of a client in the mean, asked once a task and kept in ``Assignment.weight``; at least 0."""
+        return float(client.num_windows) if self.weighting == "samples" else 1.0
+
+    def train(self, client: ClientInfo, groups: Sequence[ParamGroup]) -> Sequence[ParamGroup]:
+        """Those of the model's ``groups`` that a client trains and sends, one at least; it receives all of them."""
+        return groups
+
+    def client_loss(self, step: LocalStep) -> Tensor:
+        """Loss of a mini-batch, a scalar: cross-entropy of Eq. (2), mean over the batch."""
+        return task_loss(step)
+
+    def server_step(self, mean: Params, memory: Memory) -> tuple[Params, Memory]:
+        """What is added to the model, by group, and what the next round's call is given as ``memory``.
+
+        ``mean``: ``sum_n p_n Delta_n`` of every group in float64, over all clients of the round: a group counts as
+        unchanged where a client did not send it. ``memory``: {} before round 1; checkpoints hold it.
+        """
+        return mean, memory
+
+    @property
+    def no_average(self) -> str:  # type: ignore[override]
+        """Why ``server.optimizer`` is refused: the class has a step of its own."""
+        is_plain = type(self).server_step is FedAvg.server_step
+        return "" if is_plain else "its server_step makes the server's step already"
+
     def build(self) -> Strategy:
-        """Build the strategy."""
-        reduction = self.reduction()
+        """Build the strategy of these hooks.
+
+        Raises:
+            UserError: ``flops_per_value`` is no number of FLOPs.
+        """
+        kind, flops = type(self), self.flops_per_value
+        if not isinstance(flops, int | float) or not 0.0 <= flops < inf:
+            raise UserError(
+                f"class {kind.__name__}: flops_per_value = {shown(flops)}, expected FLOPs per trained value, at least 0"
+            )
+        is_plain = kind.client_loss is FedAvg.client_loss  # whose loss the engines know
         return Strategy(
-            name=self.name, allocate=allocate_everything, reduction=reduction, aggregate=averaging(reduction)
+            name=kind.__name__ if is_own(kind) else self.name,
+            allocate=partial(allocate, held("weight", self.weight), held("train", self.train), flops),
+            reduction=MEAN,
+            client=ClientProgram() if is_plain else ClientProgram(objective=self.client_loss),
+            aggregate=partial(aggregate, held("server_step", self.server_step)),
         )
 
 
 PRESETS = {"fedavg": Preset(FedAvg())}
+
+
+def allocate(
+    weight: Callable[[ClientInfo, Fleet], float],
+    train: Callable[[ClientInfo, Sequence[ParamGroup]], Sequence[ParamGroup]],
+    flops_per_value: float,
+    state: ServerState,
+    context: RoundContext,
+) -> tuple[Assignment, ...]:
+    """Every participant receives everything, and trains and sends what ``train`` says.
+
+    Raises:
+        ContractViolated: all of them have weight 0.
+    """
+    layout, fleet = context.layout, context.fleet
+    tasks = []
+    for client in context.participants:
+        chosen = layout.select(train(client, tuple(layout)))
+        flops = flops_per_value * layout.num_values(chosen)
+        task = replace(train_everything(context, client), train=chosen, up=chosen, step_flops=flops)
+        tasks.append(replace(task, weight=weight(client, fleet)))
+    if tasks and not any(task.weight for task in tasks):
+        said = f"returned 0 for all {len(tasks)} clients of round {context.round}, expected more for one of them"
+        require(weight, "weight", "", lambda: said)
+    return tuple(tasks)
+
+
+def aggregate(
+    server_step: Callable[[Params, Memory], tuple[Params, Memory]],
+    state: ServerState,
+    reduced: Reduced,
+    tools: ServerTools,
+) -> ServerState:
+    """``Theta + step`` (McMahan et al. 2017, Algorithm 1), of the parts of groups that clients sent.
+
+    Raises:
+        RoundVoid: only clients of weight 0 answered.
+    """
+    sent = {j: part for r in reduced.receipts for j, part in r.assignment.up.items()}
+    if reduced.receipts and not any(r.assignment.weight for r in reduced.receipts):
+        raise RoundVoid(f"round {tools.round}: all {len(reduced.receipts)} clients that answered have weight 0")
+    change = mean_change(MEAN, reduced, tools)
+    layout = tools.layout
+    mean = {g.id: change[g.id] if g.id in change else torch.zeros(g.numel, dtype=torch.float64) for g in layout}
+    step, memory = server_step(mean, recalled(state))
+    step = {j: moved for j, moved in step.items() if j in change or moved is not mean[j]}
+    after = apply_parts(state.models["global"], step, {j: sent.get(j, WHOLE) for j in step}, layout)
+    return with_memory(replace(state, models={"global": after}), memory)
+
+
+def with_memory(state: ServerState, memory: Memory) -> ServerState:
+    """The state with this memory alone: tensors among its ``tensors``, all else among its ``facts``, by path."""
+    tensors = {path: value for path, value in state.tensors.items() if not _is_memory(path)}
+    facts = {path: value for path, value in state.facts.items() if not _is_memory(path)}
+    for path, value in _leaves(memory, _MEMORY):
+        if isinstance(value, Tensor):
+            tensors[path] = value
+        else:
+            facts[path] = value
+    return replace(state, tensors=tensors, facts=facts)
+
+
+def recalled(state: ServerState) -> dict[str, Any]:
+    """The memory of a state; names come in alphabetical order, in a resumed run as in any other."""
+    memory: dict[str, Any] = {}
+    for path, value in sorted({**state.tensors, **state.facts}.items(), key=itemgetter(0)):
+        if _is_memory(path):
+            *above, name = map(unquote, path.split("/")[1:])
+            reduce(lambda node, place: node.setdefault(place, {}), above, memory)[name] = value
+    return memory
+
+
+def _is_memory(path: str) -> bool:
+    return path.startswith(f"{_MEMORY}/")
+
+
+def _leaves(memory: Memory, above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in memory.items():
+        path = f"{above}/{quote(name, safe='')}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, path)
+        else:
+            yield path, value

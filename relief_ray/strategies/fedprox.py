@@ -16,36 +16,17 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from relief_ray.core.client import ClientProgram, LocalStep, task_loss
+from relief_ray.core.client import LocalStep
 from relief_ray.core.federated import RoundContext, Strategy
-from relief_ray.core.messages import Assignment, ClientInfo, ServerState
-from relief_ray.strategies.common import (
-    Preset,
-    StrategyConfig,
-    of_fastest_type,
-    search_over,
-    train_everything,
-)
+from relief_ray.core.messages import Assignment, ServerState
+from relief_ray.strategies.common import Allocate, Preset, of_fastest_type, search_over
 from relief_ray.strategies.fedavg import FedAvg
 
-# Per trained value and step: difference, product with mu, sum into the gradient.
-PROXIMAL_FLOPS_PER_VALUE = 3.0
 # Keeps a client whose own time is the deadline from missing it by rounding.
 ROUNDING = 1e-9
 
 
-def proximal_loss(mu: float, step: LocalStep) -> Tensor:
-    """``task loss + (mu / 2) sum_j |theta_j - theta_j^r|^2`` over the trained groups; ``theta^r`` is a constant."""
-    loss = task_loss(step)
-    if mu == 0.0:
-        return loss
-    for j, theta in step.params.items():
-        drift = theta - step.start[j]
-        loss = loss + (mu / 2.0) * drift.dot(drift)
-    return loss
-
-
-class FedProx(StrategyConfig):
+class FedProx(FedAvg):
     """Configuration of FedProx."""
 
     title = "FedProx"
@@ -54,7 +35,7 @@ class FedProx(StrategyConfig):
     citation = "li2020fedprox"
     search = search_over("mu", (0.001, 0.01, 0.1))
     read_with = (("partial_work", "deadline", ("deadline_s",)),)
-    name: Literal["fedprox"] = "fedprox"
+    name: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
     mu: float = Field(default=0.01, ge=0.0)
     """Weight of the proximal term."""
     partial_work: Literal["off", "deadline"] = "off"
@@ -62,39 +43,47 @@ class FedProx(StrategyConfig):
     deadline_s: float | None = Field(default=None, gt=0.0)
     """``T`` in seconds; None: the time of the fastest device type."""
 
+    @property
+    def flops_per_value(self) -> float:  # type: ignore[override]
+        """FLOPs of the tether: difference, product with mu, sum into the gradient."""
+        return 3.0 if self.mu else 0.0
+
+    def client_loss(self, step: LocalStep) -> Tensor:
+        """``task loss + (mu / 2) sum_j |theta_j - theta_j^r|^2`` over the trained groups; ``theta^r`` is constant."""
+        loss = super().client_loss(step)
+        if self.mu == 0.0:
+            return loss
+        for j, theta in step.params.items():
+            drift = theta - step.start[j]
+            loss = loss + (self.mu / 2.0) * drift.dot(drift)
+        return loss
+
     def build(self) -> Strategy:
-        """Build the strategy: FedAvg with another objective and, where asked for, fewer epochs."""
-        plain = FedAvg(weighting=self.weighting).build()
-        program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
-        return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
+        """Build the strategy: FedAvg with these hooks and, where asked for, fewer epochs."""
+        plain = super().build()
+        allocate = plain.allocate if self.partial_work == "off" else partial(in_time, self, plain.allocate)
+        is_mean = type(self).client_loss is FedProx.client_loss
+        return replace(plain, allocate=allocate, client=replace(plain.client, is_mean=is_mean))
 
 
 PRESETS = {"fedprox": Preset(FedProx())}
 
 
-def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+def in_time(config: FedProx, allocate: Allocate, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Every participant trains everything, for as many epochs as end in time."""
-    tasks = tuple(tethered(config, context, c) for c in context.participants)
-    if config.partial_work == "off":
-        return tasks
-    limit_s = (config.deadline_s or fastest_s(config, context)) * (1.0 + ROUNDING)
-    return tuple(until(task, context, limit_s) for task in tasks)
-
-
-def tethered(config: FedProx, context: RoundContext, client: ClientInfo) -> Assignment:
-    """FedAvg's task, charged for the tether: about three FLOPs per trained value and step."""
-    flops = PROXIMAL_FLOPS_PER_VALUE * context.layout.numel if config.mu else 0.0
-    return replace(train_everything(context, client), step_flops=flops)
+    limit_s = (config.deadline_s or fastest_s(allocate, state, context)) * (1.0 + ROUNDING)
+    return tuple(until(task, context, limit_s) for task in allocate(state, context))
 
 
 def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment:
     """``task`` with the most epochs that end in time, sending included; at least one."""
     fewer = (replace(task, epochs=epochs) for epochs in range(task.epochs, 1, -1))
-    in_time = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s)
-    return next(in_time, replace(task, epochs=1))
+    fitting = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s)
+    return next(fitting, replace(task, epochs=1))
 
 
-def fastest_s(config: FedProx, context: RoundContext) -> float:
+def fastest_s(allocate: Allocate, state: ServerState, context: RoundContext) -> float:
     """Seconds of all epochs on the fastest device type: its slowest client's time, over the whole fleet."""
-    times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
+    everyone = allocate(state, replace(context, participants=context.fleet.clients))
+    times = {context.fleet[t.client]: context.planner.times(t.client, t) for t in everyone}
     return max(spent.busy_s for spent in of_fastest_type(times))

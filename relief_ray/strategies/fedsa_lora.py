@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
-from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
+from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, ServerState
 from relief_ray.core.streams import Streams
-from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
-from relief_ray.strategies.common import Preset, StrategyConfig, own_target
+from relief_ray.strategies.common import Allocate, Preset, own_target
+from relief_ray.strategies.fedavg import FedAvg
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
 LOCAL_ROLES: dict[DenseLocal, frozenset[Role]] = {
@@ -31,7 +31,7 @@ A_ONLY = Part(kinds=frozenset({"lora_a"}))
 ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 
 
-class FedSALoRA(StrategyConfig):
+class FedSALoRA(FedAvg):
     """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
 
     title = "FedSA-LoRA"
@@ -40,19 +40,17 @@ class FedSALoRA(StrategyConfig):
     citation = "guo2025fedsalora"
     dense_stand_in = "A is encoders and fusion blocks, B the fusion bias and the head"
     paper_accounting = "fedavg"
-    name: Literal["fedsa_lora"] = "fedsa_lora"
+    name: Literal["fedsa_lora"] = "fedsa_lora"  # type: ignore[assignment]
     dense_local: DenseLocal = "head+fusion_bias"
     """Parts that stay with the client where the model has no LoRA factors."""
 
     def build(self) -> Strategy:
         """Build the strategy."""
-        reduction = self.reduction()
-        return Strategy(
-            name=self.name,
+        plain = super().build()
+        return replace(
+            plain,
             init=partial(remember_kept, self.dense_local),
-            allocate=partial(allocate_shared, self.dense_local),
-            reduction=reduction,
-            aggregate=partial(average_shared, self.dense_local, reduction),
+            allocate=partial(allocate_shared, self.dense_local, plain.allocate),
             evaluate=personal_models,
         )
 
@@ -92,24 +90,15 @@ def remember_kept(
     return ServerState(models={"global": start}, facts={"kept": kept})
 
 
-def allocate_shared(dense_local: DenseLocal, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+def allocate_shared(
+    dense_local: DenseLocal,
+    allocate: Allocate,
+    state: ServerState,
+    context: RoundContext,
+) -> tuple[Assignment, ...]:
     """Every participant trains everything, sends the shared part and keeps the rest."""
     up, keep = split(context.layout, dense_local)
-    return tuple(
-        Assignment(client=c.id, down=up, train=context.layout.select(), up=up, keep=keep, epochs=context.epochs)
-        for c in context.participants
-    )
-
-
-def average_shared(
-    dense_local: DenseLocal, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools
-) -> ServerState:
-    """Average the shared parts over all participants, weighted."""
-    up, _ = split(tools.layout, dense_local)
-    total = over_participants(reduction, reduced, tools.fleet)
-    step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
-    after = apply_parts(state.models["global"], step, up, tools.layout)
-    return replace(state, models={"global": after})
+    return tuple(replace(task, down=up, up=up, keep=keep) for task in allocate(state, context))
 
 
 def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:

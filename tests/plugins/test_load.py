@@ -342,7 +342,7 @@ def test_conformance_says_what_a_users_method_is(hooked):
 
     assert {name: said(f"{hooked}:{name}") for name in ("Hooked", "Halved", "Untitled")} == {
         "Hooked": ("Half & half", "own", "FedSA-LoRA with half a second a round"),
-        "Halved": ("Half & half, halved (reconstructed)", "ablation of mine", "FedSA-LoRA with half a second a round"),
+        "Halved": ("Half & half, halved (reconstructed)", "ablation of mine", ""),
         "Untitled": ("Untitled", "own", ""),
     }
     name, kind, about = said("v1")

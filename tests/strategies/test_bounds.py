@@ -22,7 +22,8 @@ EMPTY = ServerState(models={})
 def test_central_is_fedavg_of_one_pooled_client():
     strategy = Central().build()
     assert Central().pooled and strategy.name == "central" and not FedAvg().pooled
-    assert strategy.allocate is FedAvg().build().allocate
+    context = context_of(LAYOUT)
+    assert strategy.allocate(EMPTY, context) == FedAvg().build().allocate(EMPTY, context)
 
 
 # local --------------------------------------------------------------------------------------------------------------
@@ -116,10 +117,12 @@ def test_drop_slow_follows_the_configured_deadline():
     planner = LinearPlanner(tau_s={0: 0.5, 1: 1.0, 2: 2.5, 3: 4.0})
     context = context_of(LAYOUT, planner=planner)
     assert planned_round_s(Relief(deadline_s=19.0), context) == 17.0
-    assert [t.client for t in allocate_fast(Relief(deadline_s=19.0), EMPTY, context)] == [0, 1, 2]
-    assert [t.client for t in allocate_fast(Relief(deadline_s=8.0), EMPTY, context)] == [0, 1]
+    for deadline_s, chosen in ((19.0, [0, 1, 2]), (8.0, [0, 1])):
+        tasks = allocate_fast(FedAvg().build().allocate, Relief(deadline_s=deadline_s), EMPTY, context)
+        assert [t.client for t in tasks] == chosen
 
 
 @pytest.mark.parametrize("config", [FullOnly(weighting="samples"), DropSlow(weighting="samples")])
 def test_weighting_is_kept(config):
-    assert config.build().reduction.weight(LAYOUT["head.1"], FOUR[3], None) == 9.0
+    planner = LinearPlanner(tau_s=dict.fromkeys(range(4), 1.0))
+    assert [t.weight for t in config.build().allocate(EMPTY, context_of(LAYOUT, planner=planner))][:2] == [6.0, 7.0]

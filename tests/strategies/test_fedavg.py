@@ -25,11 +25,15 @@ def aggregate(strategy, updates, fleet=FOUR):
     return strategy.aggregate(state, reduced, server_tools(context_of(LAYOUT, fleet))).models["global"]
 
 
-def random_updates(seed, fleet=FOUR):
+def tasks_of(weighting="uniform", fleet=FOUR):
+    return FedAvg(weighting=weighting).build().allocate(ServerState(models={}), context_of(LAYOUT, fleet))
+
+
+def random_updates(seed, fleet=FOUR, weighting="uniform"):
     make = torch.Generator().manual_seed(seed)
     return [
-        update_of(task_of(LAYOUT, c.id, None), {g.id: torch.randn(g.numel, generator=make) for g in LAYOUT})
-        for c in fleet.clients
+        update_of(task, {g.id: torch.randn(g.numel, generator=make) for g in LAYOUT})
+        for task in tasks_of(weighting, fleet)
     ]
 
 
@@ -47,16 +51,14 @@ def test_allocation_follows_the_participants():
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_identical_client_models_give_exactly_that_model(weighting):
     delta = {g.id: torch.full((g.numel,), 0.5) for g in LAYOUT}
-    after = aggregate(
-        FedAvg(weighting=weighting).build(), [update_of(task_of(LAYOUT, n, None), delta) for n in range(4)]
-    )
+    after = aggregate(FedAvg(weighting=weighting).build(), [update_of(task, delta) for task in tasks_of(weighting)])
     assert all(torch.equal(after[j], START[j] + 0.5) for j in LAYOUT.ids)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_delta_form_is_weight_form(weighting):
     """``sum_n p_n theta_n`` of the local models, in float64."""
-    sent = random_updates(4)
+    sent = random_updates(4, weighting=weighting)
     after = aggregate(FedAvg(weighting=weighting).build(), sent)
     share = [1.0] * 4 if weighting == "uniform" else [6.0, 7.0, 8.0, 9.0]
     for j in LAYOUT.ids:
@@ -68,7 +70,7 @@ def test_delta_form_is_weight_form(weighting):
 @given(st.permutations(range(6)), st.integers(0, 50))
 def test_order_of_arrival_does_not_change_a_bit(order, seed):
     fleet = fleet_of(*[FULL] * 6)
-    sent = random_updates(seed, fleet)
+    sent = random_updates(seed, fleet, "samples")
     strategy = FedAvg(weighting="samples").build()
     first, second = aggregate(strategy, sent, fleet), aggregate(strategy, [sent[i] for i in order], fleet)
     assert all(torch.equal(first[j], second[j]) for j in LAYOUT.ids)

@@ -12,7 +12,7 @@ from relief_ray.core.client import LocalStep, task_loss
 from relief_ray.core.messages import ServerState, StageTimes
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedprox import FedProx, proximal_loss
+from relief_ray.strategies.fedprox import FedProx
 from tests.conformance.cases import config_of, drive
 from tests.toy import FOUR, bench, build, context_of, task_of, with_sgd
 
@@ -26,7 +26,7 @@ def step(params, start):
 def test_mu_2_and_a_drift_of_3_4_add_25():
     """``(mu / 2) |(3, 4)|^2 = 25``."""
     local_step = step({"a": torch.tensor([4.0, 5.0])}, {"a": torch.tensor([1.0, 1.0])})
-    assert (proximal_loss(2.0, local_step) - task_loss(local_step)).item() == pytest.approx(25.0, abs=1e-5)
+    assert (FedProx(mu=2.0).client_loss(local_step) - task_loss(local_step)).item() == pytest.approx(25.0, abs=1e-5)
 
 
 def test_only_trained_groups_are_tethered_each_by_its_own_norm():
@@ -34,12 +34,14 @@ def test_only_trained_groups_are_tethered_each_by_its_own_norm():
         {"a": torch.tensor([3.0]), "b": torch.tensor([0.0, 4.0])},
         {"a": torch.zeros(1), "b": torch.zeros(2), "frozen": torch.ones(5)},
     )
-    assert (proximal_loss(0.5, local_step) - task_loss(local_step)).item() == pytest.approx(0.25 * (9 + 16), abs=1e-5)
+    assert (FedProx(mu=0.5).client_loss(local_step) - task_loss(local_step)).item() == pytest.approx(
+        0.25 * (9 + 16), abs=1e-5
+    )
 
 
 def test_gradient_is_mu_times_the_drift_and_the_start_is_a_constant():
     theta, start = torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([0.5, 1.0], requires_grad=True)
-    proximal_loss(0.1, step({"a": theta}, {"a": start.detach()})).backward()
+    FedProx(mu=0.1).client_loss(step({"a": theta}, {"a": start.detach()})).backward()
     torch.testing.assert_close(theta.grad, 0.1 * torch.tensor([0.5, -3.0]))
     assert start.grad is None
 
@@ -69,14 +71,14 @@ def test_a_single_local_step_is_fedavg_for_every_mu(tmp_path, mu):
 def test_sgd_on_a_quadratic_ends_where_the_hand_says():
     """``F(w) = 2 |w - 3|^2`` from 0: with the tether the minimum is ``12 / (4 + mu)``, nearer to 0 as mu grows.
 
-    ``F`` is a cross-entropy of nothing: only the tether of ``proximal_loss`` is taken, the task is the parabola.
+    ``F`` is a cross-entropy of nothing: only the tether of ``client_loss`` is taken, the task is the parabola.
     """
     ends = []
     for mu in (0.0, 1.0, 4.0, 20.0):
         start, w = torch.zeros(1), torch.zeros(1, requires_grad=True)
         for _ in range(200):
             local_step = step({"w": w}, {"w": start})
-            loss = 2.0 * (w - 3.0).square().sum() + proximal_loss(mu, local_step) - task_loss(local_step)
+            loss = 2.0 * (w - 3.0).square().sum() + FedProx(mu=mu).client_loss(local_step) - task_loss(local_step)
             (gradient,) = torch.autograd.grad(loss, w)
             with torch.no_grad():
                 w -= 0.05 * gradient

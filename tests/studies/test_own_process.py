@@ -10,6 +10,7 @@ from relief_ray.experiment.experiment import ignore, never
 from relief_ray.plugins import blame
 from relief_ray.plugins.fresh import call_fresh
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.strategies.fedavg import aggregate
 from tests import leaky
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -51,7 +52,7 @@ def test_there_are_sixty():
 @pytest.mark.parametrize("what", ["a patched loss, objective", "a patched average, imported", "depends on a counter"])
 def test_methods_beside_one_that_meddles_are_as_alone(what, alone, write, tmp_path, monkeypatch):
     # Importing a file is what the tests' own process does: what that patches is put back.
-    monkeypatch.setattr("relief_ray.strategies.common.average", rr.average)
+    monkeypatch.setattr("relief_ray.strategies.fedavg.aggregate", aggregate)
     name = write(ALL[what])
     with pytest.warns(UserWarning, match="own code: differs") if what in leaky.BOUND else nullcontext():
         study = rr.run("quick", strategies=[f"{name}:Mine", *OTHERS], out=tmp_path / "s", **WORDS)

@@ -11,7 +11,7 @@ from relief_ray.core.extra_modules import Connector
 from relief_ray.core.messages import NO_STATE
 from relief_ray.core.streams import Streams
 from relief_ray.models.extra import with_connector
-from relief_ray.strategies.fedprox import proximal_loss
+from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.pilot import balance_loss, difference_loss, z_loss
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
@@ -26,7 +26,7 @@ FEATURES = ("encoder.acc.2", "encoder.hr.2")
 
 def near(step):
     """FedProx, far from where it started."""
-    return proximal_loss(0.7, replace(step, start={j: torch.ones_like(x) for j, x in step.start.items()}))
+    return FedProx(mu=0.7).client_loss(replace(step, start={j: torch.ones_like(x) for j, x in step.start.items()}))
 
 
 def mixed(step):

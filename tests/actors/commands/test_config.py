@@ -115,6 +115,31 @@ def test_an_inherited_key_is_listed_where_ones_own_method_reads_it(invoke, write
     assert [row["key"] for row in rows] == [f"strategy.{key}" for key in listed]
 
 
+LOSS = """
+import relief_ray as rr
+
+
+class Free(rr.FedAvg):
+    def client_loss(self, step):
+        return super().client_loss(step)
+
+
+class Tied(Free):
+    flops_per_value = 2.5
+
+    def client_loss(self, step):
+        return super().client_loss(step)
+"""
+
+
+def test_what_a_loss_of_ones_own_is_charged(invoke, write):
+    name = write(LOSS)
+    for method, flops in (("Free", "0"), ("Tied", "2.5")):
+        said = f"client_loss is charged {flops} FLOPs per trained value and step (flops_per_value)"
+        assert invoke("config", f"{name}:{method}").stdout.startswith(said)
+    assert "charged" not in invoke("config", f"{name}:Free", "strategy.weighting").stdout
+
+
 def test_the_page(invoke):
     page = Path(__file__).parents[3] / "docs" / "configuration.md"
     again = "write it anew: relief-ray config --markdown > docs/configuration.md"

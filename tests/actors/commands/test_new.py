@@ -98,7 +98,7 @@ FAULTS = {
         ("Recording(subject=subject", "Recording(subject=1"),
         "subject 2: parse() returned subject 1, expected 2",
     ),
-    "method": (("alpha * values", "-alpha * values"), "the training loss does not fall"),
+    "method": (("self.alpha * values", "-self.alpha * values"), "the training loss does not fall"),
     "backbone": (("nn.Linear(32, num_classes)", "nn.Linear(32, 2)"), "expected (B, 8), one logit a class"),
     "grid": (('"fedavg", "relief"', '"fedavg", "my_method.MyMethod"'), "type my_method:MyMethod"),
 }

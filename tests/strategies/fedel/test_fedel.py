@@ -265,7 +265,8 @@ def test_the_budget_is_the_fastest_types_whoever_has_few_windows(num_windows, ex
     fleet = replace(FOUR, clients=tuple(replace(c, device=d, num_windows=n) for c, d, n in kinds))
     context = context_of(LAYOUT, fleet=fleet, planner=PerWindow(fleet=fleet))
     assert fedel.budget_s(FedEL(), context) == expected_s
-    deadline_s = fedprox.fastest_s(FedProx(mu=0.0), replace(context, layout=build(layers=2).layout))
+    allocate, layout = FedProx(mu=0.0).build().allocate, build(layers=2).layout
+    deadline_s = fedprox.fastest_s(allocate, ServerState(models={}), replace(context, layout=layout))
     assert deadline_s == expected_s + 1.0, "FedProx's deadline is the same device type's, its link included"
 
 
