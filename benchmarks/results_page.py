@@ -1,4 +1,4 @@
-"""Writes the result tables of README.md and docs/ from committed results: nothing is copied by hand.
+"""Writes the result tables of docs/ from committed results: nothing is copied by hand.
 
     python -m benchmarks.results_page --write
 
@@ -71,10 +71,8 @@ _PAIR: Mapping[str, str] = {
     "fedavg": "FedAvg, SGD",
     "v2_mandatory (slots_slowest=3)": "the candidate, SGD",
 }
-SHORT = ("fedavg", "relief", "relief (slots_slowest=3)", "v1", "v2")
 _NONE = "–"
 PAGES = (
-    Path("README.md"),
     Path("docs/results.md"),
     Path("docs/results_methods.md"),
     Path("docs/results_settings.md"),
@@ -331,7 +329,6 @@ def judgement(results: Path) -> Judgement:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
-    "study": partial(methods, STUDY, {label: NAMES[label] for label in SHORT}, _COLUMNS),
     "study_all": partial(methods, STUDY, NAMES, _MORE),
     "study_remarks": lambda: "\n".join(f"- {sentence}" for sentence in surprises(comparison(STUDY))),
     "study_claims": partial(claims, STUDY),

@@ -24,7 +24,7 @@ from relief_ray.report.runs import (
     has_folds,
     split_name,
 )
-from relief_ray.report.statistics import MIN_REPLICATES, Paired
+from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
@@ -200,7 +200,7 @@ def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
 
 def _without_intervals(comparison: Comparison) -> Words:
     gains = [row.f1 for row in comparison.rows if row.f1 is not None]
-    if any(gain.low is None and not gain.is_still and gain.num_pairs > 1 for gain in gains):
+    if any(gain.low is None and not gain.is_still and gain.num_pairs >= MIN_INTERVAL for gain in gains):
         yield (install("server"),)
 
 

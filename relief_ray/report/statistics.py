@@ -37,7 +37,7 @@ _POWER = 0.8
 # Differences are in points: none can be larger.
 _MOST_POINTS = 100.0
 # Below so many pairs an interval spans more than F1 can differ by.
-_MIN_INTERVAL = 3
+MIN_INTERVAL = 3
 # 2^16 sums for each half of the pairs: a second.
 MAX_EXACT = 32
 _NUM_DRAWS = 100_000
@@ -79,7 +79,7 @@ class Paired:
 
     def __str__(self) -> str:
         """``+1.2 [-0.4, +2.8]``; below three pairs their number for the interval, a dash where it is undefined."""
-        if self.num_pairs < _MIN_INTERVAL:
+        if self.num_pairs < MIN_INTERVAL:
             return f"{self.mean:+.1f} ({counted(self.num_pairs, 'replicate' if self.on_means else 'run')})"
         if self.low is None or self.high is None:
             return f"{self.mean:+.1f}{f' [{NONE}]' if self.is_still else ''}"
@@ -101,7 +101,7 @@ def paired(differences: Sequence[float], *, on_means: bool = False, margin: floa
         return None
     centre, is_still = mean(differences), not any(differences)
     low = high = bound = smallest_found = None
-    if n >= _MIN_INTERVAL and not is_still and (functions := special()) is not None:
+    if n >= MIN_INTERVAL and not is_still and (functions := special()) is not None:
         error = stdev(differences) / sqrt(n)
         one_sided, half, powered = (
             float(functions.stdtrit(n - 1, q)) * error for q in (1 - ALPHA, 1 - ALPHA / 2, _POWER)
