@@ -28,11 +28,6 @@ from relief_ray.models.stage import in_order, noise_windows
 from relief_ray.support.errors import UserError, shown
 
 _Trained = tuple[str, nn.Parameter]
-# What a model without fusion blocks by sensor means for the methods.
-_LOST = (
-    "RELIEF has nothing mandatory (set strategy.slots_slowest or strategy.cover=true); comparisons of fusion blocks by "
-    "pairs of clients are empty"
-)
 
 
 class PlainBackbone(BackboneConfig):
@@ -82,7 +77,7 @@ def from_module(
 
     Without encoders by sensor its groups are ``body`` and ``head`` (``PlainBackbone``). Of one with them a ``forward``
     is compared: it takes a dict of windows (B, C, T) by sensor and returns logits (B, K). Without a linear layer first
-    in the fusion its parameters are one shared group. The backbone warns where RELIEF has no blocks.
+    in the fusion its parameters are one shared group.
 
     Raises:
         UserError: a part is missing, an output has another shape, the forward pass is another function, or a layer
@@ -136,7 +131,6 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
     last = head_at if head_at in dict(module.named_children()) else (ran or [""])[-1]
     if not last:
         raise UserError(f"module: {name} runs no layer with weights, expected one that gives logits, as nn.Linear")
-    draft.warnings.append(f"module: {name} has the groups body and head, no block of the fusion per sensor: {_LOST}")
     head, holder = module.get_submodule(last), module.get_submodule(last.rpartition(".")[0])
     setattr(holder, last.rpartition(".")[2], nn.Identity())
     try:
@@ -357,7 +351,7 @@ def _layers(module: nn.Module) -> list[nn.Module]:
 def _shared_fusion(first: nn.Module) -> str:
     return (
         f"module: the fusion begins with {type(first).__name__}, not with a trained nn.Linear of the features side by "
-        "side, so that it is one shared group without a block per sensor, which RELIEF weighs as B: " + _LOST
+        "side, so that it is one shared group without a block per sensor; comparisons of blocks by pairs are empty"
     )
 
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from relief_ray.experiment.setup import prepare
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.costs import count_costs
 from relief_ray.models.module import from_module
 from relief_ray.support.errors import UserError
+from tests.conformance.cases import config_of
 from tests.nets import TCN, Attentive, Net, NormedFusion, Tcn
 from tests.training.scenario import SHAPE
 
@@ -55,7 +57,13 @@ def test_another_fusion_is_one_shared_group_and_says_so():
     assert [g.id for g in backbone.layout if g.modality is None] == ["fusion.B", "head.1", "head.2"]
     (said,) = backbone.warnings
     assert said.startswith("module: the fusion begins with Attention, not with a trained nn.Linear")
-    assert "strategy.slots_slowest" in said
+
+
+@pytest.mark.parametrize(("method", "is_told"), [("relief", True), ("v3", True), ("v1", False), ("fedavg", False)])
+@pytest.mark.parametrize("backbone", ["tests.nets:Tcn", "tests.nets:Attentive"])
+def test_relief_alone_says_that_a_client_has_nothing_that_it_must_train(run_cache, method, backbone, is_told):
+    warnings = prepare(config_of(method, backbone=backbone)).warnings
+    assert any("no block of the fusion per sensor, so that no client has" in line for line in warnings) is is_told
 
 
 def test_layers_that_differ_in_training_are_found_wherever_they_are():
@@ -110,8 +118,7 @@ def test_a_module_without_encoders_is_body_and_head():
         ("head", ("body",), False),
     ]
     assert torch.equal(backbone.forward(given), expected) and not backbone.layout.mandatory(SHAPE.modalities)
-    (said,) = backbone.warnings
-    assert said.startswith("module: TCN has the groups body and head, no block of the fusion per sensor: RELIEF has")
+    assert not backbone.warnings
 
 
 def test_its_first_values_are_the_seed_s():

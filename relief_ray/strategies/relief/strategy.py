@@ -123,7 +123,7 @@ class Relief(StrategyConfig):
             insight=Insight(
                 deadline_s=partial(target_s, self) if self.has_deadline else None,
                 deadline_text="" if self.is_deadline_given or self.cover or self.slots_slowest else _DEADLINE_TEXT,
-                warnings=partial(tight_deadline, self),
+                warnings=partial(doubts, self),
                 rests=partial(fills_nothing, self),
                 diagnose=diagnose,
                 explain=partial(explain, self),
@@ -277,13 +277,26 @@ class FurtherSlot:
     needed_s: float
 
 
-def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
-    """Warn where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
+    """Warn of a deadline that buys nothing, and of a model that has no block of the fusion by sensor.
 
-    The bootstrap round trains everything all the same. V1 and ``mandatory_only`` have no free slots to lose.
+    V1 and ``mandatory_only`` choose no groups.
     """
     if config.select in ("all", "none"):
         return ()
+    if any(group.role == "fusion_a" for group in run.context.layout):
+        return tight_deadline(config, run)
+    return (
+        "this backbone has no block of the fusion per sensor, so that no client has a group that it must train; set "
+        "strategy.slots_slowest or strategy.cover=true, or take a model with encoders by sensor",
+    )
+
+
+def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
+    """Warn where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+
+    The bootstrap round trains everything all the same.
+    """
     loads, target = budgets(config, run.context)
     slots = [s for c in run.context.fleet.clients if (s := further_slot(config, c, loads[c.id])) is not None]
     if not slots or any(s.needed_s <= target * (1.0 + budget.SLACK) for s in slots):
