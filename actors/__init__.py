@@ -1,16 +1,16 @@
 """The runtime and the command line: Ray actors around the Ray-free core of `relief_ray`.
 
-``actors.run`` takes the words of ``relief_ray.run`` and computes the study on Ray; ``actors.conformance`` judges a
-method, a backbone or a data set by the rules that all of them keep.
+``relief_ray.run(.., on="ray")`` finds its way here; ``actors.conformance`` judges a method, a backbone or a data set by
+the rules that all of them keep.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.launch import conformance, run
+    from actors.launch import conformance
 
-__all__ = ["conformance", "run"]
+__all__ = ["conformance"]
 
 
 def __getattr__(name: str) -> object:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,27 +25,15 @@ from relief_ray.experiment.experiment import (
 )
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
-from relief_ray.studies.loop import Computer, compute_study
-from relief_ray.studies.request import (
-    BackboneLike,
-    Folds,
-    Request,
-    Seeds,
-    StrategyLike,
-    Target,
-    check_words,
-    named_target,
-)
-from relief_ray.studies.study import Study
+from relief_ray.studies.loop import Computer
+from relief_ray.studies.request import BackboneLike, StrategyLike, check_words, named_target
 from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from actors.runtime.warm_pool import WorkerCache
-    from relief_ray.studies.loop import Settings, Tell
+    from relief_ray.studies.loop import Tell
 
 RunMode = Literal["inline", "packed", "actors"]
 _WHERE: Mapping[RunMode, str] = {
@@ -161,13 +150,6 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
     return {"packed on Ray": packed}
 
 
-# ``actors.run``: a study as ``relief_ray.run`` takes it, computed by Ray workers, with the same bits.
-#
-# A local cluster is started with the first run and stopped with the last, unless ``runtime`` names the ``address`` of
-# one to join. Clients are packed on a worker per core unless ``runtime`` has another ``mode``. ``actors.conformance``
-# judges what is one's own by the rules, as the command of that name does.
-
-
 @dataclass(kw_only=True, slots=True)
 class OnRay(Computer):
     """Computes the cells of one study on Ray, which is opened with the first that needs it and ended with ``session``.
@@ -218,59 +200,21 @@ def _mode(setup: Setup) -> RunMode:
     return choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
 
 
-def run(
-    experiment: Target = None,
-    *,
-    strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: int | None = None,
-    name: str | None = None,
-    claims: str | Path | None = None,
-    out: str | Path | None = None,
-    set: Mapping[str, object] | None = None,
-    quiet: bool = False,
-    other_code: bool = False,
-    rerun_stale: bool = False,
-    **settings: Unpack[Settings],
-) -> Study:
-    """Compute a study on Ray and return it; the arguments are those of ``relief_ray.run``.
-
-    Args:
-        experiment: a preset's name, a file, an ``ExperimentConfig``, a mapping of its values, or None.
-        strategies: names, import paths, classes, configurations or mappings.
-        seeds: a list of seeds.
-        folds: folds of the held-out subjects: a list, or one.
-        rounds: rounds of every run, without the bootstrap.
-        name: name of the study in reports.
-        claims: file of claims to judge.
-        out: folder of the records; None: a temporary one.
-        set: settings by dotted key, as `--set` takes them.
-        quiet: show no progress.
-        other_code: take runs as they are that other code computed or began; without it they are refused.
-        rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
-        settings: sections of the configuration: ``runtime={"num_hosts": 4}``.
+def on_ray() -> AbstractContextManager[OnRay]:
+    """What computes the runs of ``relief_ray.run(.., on="ray")``; Ray is up from the first that needs it to the end.
 
     Raises:
-        UserError: bad input, or a cluster that cannot be joined.
+        ImportError: Ray is not installed.
     """
-    request = Request(
-        target=experiment,
-        strategies=strategies,
-        seeds=seeds,
-        folds=folds,
-        rounds=rounds,
-        name=name,
-        claims=claims,
-        out=out,
-        set=set or {},
-        quiet=quiet,
-        other_code=other_code,
-        rerun_stale=rerun_stale,
-        settings=settings,
-    )
+    if find_spec("ray") is None:
+        raise ImportError("No module named 'ray'")
+    return _opened()
+
+
+@contextmanager
+def _opened() -> Iterator[OnRay]:
     with (ray := OnRay()).session:
-        return compute_study(request, "ray", ray)
+        yield ray
 
 
 def conformance(

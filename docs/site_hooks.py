@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 # Blanks around a plus-minus sign, and behind the comma of an interval.
 # What `import actors` offers beside them.
-_ON_RAY = ("actors.launch.run", "actors.launch.conformance")
+_ON_RAY = ("actors.launch.conformance",)
 _INNER_BLANK = re.compile(r"(?<=\d) (?=± ?\d)|(?<=±) (?=\d)|(?<=\d,) (?=[-+−]?\d[\d.]*\])")
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")

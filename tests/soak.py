@@ -21,7 +21,7 @@ from pathlib import Path
 
 import ray
 
-import actors
+import relief_ray as rr
 from relief_ray.records.run_folder import read_rounds
 
 EVERY_S = 5.0
@@ -102,8 +102,8 @@ def main(seconds: float, folder: Path) -> None:
     samples: list[Sample] = []
     threading.Thread(target=watch, args=(seconds, samples), daemon=True).start()
     with suppress(KeyboardInterrupt):
-        actors.run(
-            "quick", strategies=["fedavg"], seeds=[0], rounds=100_000, out=folder, set=SETTINGS, quiet=True,
+        rr.run(
+            "quick", strategies=["fedavg"], seeds=[0], rounds=100_000, out=folder, set=SETTINGS, quiet=True, on="ray",
             runtime={"mode": "packed", "num_hosts": 2},
         )  # fmt: skip
     (run,) = folder.glob("**/rounds.jsonl")

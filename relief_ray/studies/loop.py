@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import entry_points
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,6 +54,7 @@ from relief_ray.studies.request import (
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
+from relief_ray.support.text import install
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -543,9 +545,10 @@ def run(
     quiet: bool = False,
     other_code: bool = False,
     rerun_stale: bool = False,
+    on: Place = "here",
     **settings: Unpack[Settings],
 ) -> Study:
-    """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
+    """Compute a study and return it: one run per method, seed and fold, one after the other.
 
     Args:
         experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
@@ -561,6 +564,9 @@ def run(
         quiet: show no progress; what is odd about the data is then a Python warning.
         other_code: take runs that other code computed, and go on with those that it began; else they are refused.
         rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
+        on: ``here``: in this process; ``ray``: on Ray, with the same bits. A local cluster is started with the first
+            run and stopped with the last, unless ``runtime`` names the ``address`` of one to join; clients are packed
+            on a worker per core unless ``runtime`` has another ``mode``.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
 
     Raises:
@@ -580,12 +586,32 @@ def run(
         quiet=quiet,
         other_code=other_code,
         rerun_stale=rerun_stale,
+        on=on,
         settings=settings,
     )
-    return compute_study(request, "here", Computer())
+    with _computing(request.on) as computer:
+        return _compute_study(request, computer)
 
 
-def compute_study(request: Request, place: Place, computer: Computer) -> Study:
+def _computing(place: Place) -> AbstractContextManager[Computer]:
+    """What computes the runs of a study: this process, or an installed runtime, which this library never imports.
+
+    Raises:
+        UserError: there is no such runtime here.
+    """
+    if place == "here":
+        return nullcontext(Computer())
+    try:
+        found = next(iter(entry_points(group="relief_ray.runtimes", name=place)), None)
+        made: AbstractContextManager[Computer] | None = None if found is None else found.load()()
+    except ImportError:
+        made = None
+    if made is None:
+        raise UserError(f"on={place!r}: this runtime is not installed; {install('server')}")
+    return made
+
+
+def _compute_study(request: Request, computer: Computer) -> Study:
     """Plan a study, compute what is missing of it, and open it.
 
     Raises:
@@ -596,7 +622,7 @@ def compute_study(request: Request, place: Place, computer: Computer) -> Study:
         temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
         folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:
-            plan = plan_of(request, folder, place)
+            plan = plan_of(request, folder)
             _refuse_edited(plan)
             if request.rerun_stale:
                 plan = plan.without_stale()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import index
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Literal, SupportsIndex, cast
+from typing import Final, Literal, SupportsIndex, cast, get_args
 
 from pydantic import BaseModel
 
@@ -240,6 +240,7 @@ class Request:
         quiet: show no progress.
         other_code: take runs that other code computed, and go on with those that it began.
         rerun_stale: compute such runs again.
+        on: what computes: this process, or Ray.
         settings: sections of the configuration by name.
     """
 
@@ -255,6 +256,7 @@ class Request:
     quiet: bool = False
     other_code: bool = False
     rerun_stale: bool = False
+    on: Place = "here"
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -264,6 +266,8 @@ class Request:
             UserError: one has another type.
         """
         check_words({"name": self.name, "claims": self.claims, "out": self.out}, self.set)
+        if self.on not in get_args(Place):
+            raise UserError(f"on: found {shown(self.on)}, expected one of {', '.join(map(repr, get_args(Place)))}")
 
     @property
     def keywords(self) -> Collection[str]:
@@ -314,11 +318,12 @@ def _check_section(name: str, value: object) -> None:
 
 
 def _instead_of_jobs(number: object, place: Place) -> str:
-    here = "relief_ray.run computes one run after the other in this process"
-    there = "actors.run computes one run after the other, each on all cores"
-    hosts = f"runtime={{'num_hosts': {shown(number)}}}"
-    fix = f"actors.run(.., {hosts}), which trains the clients of a run on so many cores" if place == "here" else hosts
-    return f"{here if place == 'here' else there}; expected {fix}, or `relief-ray run EXPERIMENT --jobs {number}`"
+    how = "in this process" if place == "here" else "each on all cores"
+    ray = "on='ray', " if place == "here" else ""
+    return (
+        f"run computes one run after the other, {how}; expected {ray}runtime={{'num_hosts': {shown(number)}}}, which "
+        f"trains the clients of a run on so many cores, or `relief-ray run EXPERIMENT --jobs {number}`"
+    )
 
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
@@ -355,25 +360,24 @@ def check_words(words: Mapping[str, object], settings: object) -> None:
             raise UserError(f"set={{{key!r}: {value}}}: no key of the configuration; write {key}={value} beside set")
 
 
-def plan_of(request: Request, out: Path, place: Place) -> Plan:
+def plan_of(request: Request, out: Path) -> Plan:
     """Check every configuration and every folder of a study before its first run starts.
 
     Args:
         request: what was asked for.
         out: the study's folder; it may hold the same study, begun.
-        place: ``here`` for a loop in this process, ``ray`` for Ray workers.
 
     Raises:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     _refuse_import_of_script()
-    refuse_unknown_keywords(request.settings, place)
+    refuse_unknown_keywords(request.settings, request.on)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
     given = [*_sections(request.settings), *settings_of(request.set)]
     chosen = joined(tuple(_chosen(request)), given)
     spec = _with_methods(spec, request.strategies, given)
-    return Plan.of(spec, out, (*_usual(spec, given, place), *chosen))
+    return Plan.of(spec, out, (*_usual(spec, given, request.on), *chosen))
 
 
 def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
@@ -483,8 +487,7 @@ def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Se
     if place == "here":
         if is_chosen and mode != "inline":
             raise UserError(
-                f"runtime.mode = {mode!r}: relief_ray.run computes in this process, expected no such setting; "
-                "actors.run takes the same words and runs on Ray"
+                f"runtime.mode = {mode!r}: run computes in this process, expected on='ray' with it, or no such setting"
             )
         yield Setting("runtime.mode", "inline")
     elif mode in (None, "inline") and not is_chosen:

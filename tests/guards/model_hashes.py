@@ -14,12 +14,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-import actors
 import relief_ray as rr
 
 FILE = Path(__file__).with_name("model_hashes.json")
@@ -28,8 +28,8 @@ ROUNDS = 3
 # The same bits are promised for all of them.
 EXECUTORS: Mapping[str, tuple[Callable[..., rr.Study], dict[str, object]]] = {
     "one process": (rr.run, {"mode": "inline"}),
-    "packed": (actors.run, {"mode": "packed", "num_hosts": 2}),
-    "actors": (actors.run, {"mode": "actors"}),
+    "packed": (partial(rr.run, on="ray"), {"mode": "packed", "num_hosts": 2}),
+    "actors": (partial(rr.run, on="ray"), {"mode": "actors"}),
 }
 METHODS = tuple(method.name for method in rr.methods())
 ENGINES = ("fused", "gemm")

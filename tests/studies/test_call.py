@@ -252,25 +252,24 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, cluster, tmp_path):
-    import actors
-
+def test_on_ray_a_study_has_the_same_bits(small_study, cluster, tmp_path):
     words = {"strategies": ["relief"], "seeds": [1], "backbone": SMALL, "quiet": True}
-    study = actors.run("quick", out=tmp_path / "ray", **words)
+    study = rr.run("quick", out=tmp_path / "ray", on="ray", **words)
     (run,) = study.runs
     assert run.record.runtime["mode"] == "packed"
     assert run.ledger[-1].model_sha256 == small_study.run("relief", seed=1).ledger[-1].model_sha256
 
 
 ON_RAY = """
-import actors, ray
-study = actors.run("quick", rounds=1, out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
+import relief_ray as rr
+study = rr.run("quick", rounds=1, on="ray", out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
+import ray
 print(study.runs[0].status, study.runs[0].record.runtime["mode"], ray.is_initialized())
 """
 
 
 @pytest.mark.slow
-def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
+def test_a_study_on_ray_ends_the_cluster_that_it_started(tmp_path):
     places = {
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "RELIEF_CACHE": str(tmp_path / "cache"),

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import actors
 import relief_ray as rr
 from relief_ray.studies.request import KEYWORDS
 from relief_ray.support.errors import Setting, UserCodeFailed, in_python, option
@@ -47,8 +46,7 @@ def aggregate(where, reduction, state, reduced, tools):
 
 
 def test_the_words_are_those_of_run():
-    for run in (rr.run, actors.run):
-        assert tuple(inspect.signature(run).parameters) == ("experiment", *KEYWORDS, "settings")
+    assert tuple(inspect.signature(rr.run).parameters) == ("experiment", *KEYWORDS, "settings")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,11 @@ def test_the_words_are_those_of_run():
         ({"epochs": 2}, r"write training=\{'epochs': 2\}$"),
         ({"folder": "runs/x"}, r"did you mean out='runs/x'\?"),
         ({"zzzz": 1}, "expected one of strategies, seeds, .*, or a section of the configuration: name, strategy, data"),
-        ({"jobs": 2}, r"^jobs=2: relief_ray.run computes .*; expected actors.run\(.., runtime=\{'num_hosts': 2\}\)"),
+        (
+            {"jobs": 2},
+            r"^jobs=2: run computes .* in this process; expected on='ray', runtime=\{'num_hosts': 2\}",
+        ),
+        ({"on": "rai"}, "on: found 'rai', expected one of 'here', 'ray'"),
         ({"name": 3}, "name: found 3, expected a text"),
         ({"out": 3}, "out: found 3, expected a path"),
         ({"claims": []}, r"claims: found \[\], expected a path"),
@@ -81,9 +83,20 @@ def test_a_wrong_word_is_answered_in_python(words, message):
 
 def test_jobs_on_ray_are_worker_processes():
     with pytest.raises(
-        rr.UserError, match=r"^jobs=3: actors.run .*; expected runtime=\{'num_hosts': 3\}, or `relief-ray run"
+        rr.UserError,
+        match=r"^jobs=3: run .*, each on all cores; expected runtime=\{'num_hosts': 3\}, which",
     ):
-        actors.run("quick", jobs=3)
+        rr.run("quick", on="ray", jobs=3)
+
+
+def test_a_runtime_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setattr("relief_ray.studies.loop.entry_points", lambda **_: ())
+    with pytest.raises(rr.UserError, match=r"^on='ray': this runtime is not installed; install the extra `server`"):
+        rr.run("quick", on="ray")
+    monkeypatch.undo()
+    monkeypatch.setattr("actors.launch.find_spec", lambda name: None)
+    with pytest.raises(rr.UserError, match=r"^on='ray': this runtime is not installed"):
+        rr.run("quick", on="ray")
 
 
 @pytest.mark.parametrize(

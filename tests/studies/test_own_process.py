@@ -76,9 +76,7 @@ def test_methods_beside_sixty_that_meddle_are_as_alone(mode, alone, write, tmp_p
 
 
 def _run(asker, methods, out, runtime):
-    import actors
-
-    actors.run("quick", strategies=[*methods, *OTHERS], out=out, runtime=runtime, **WORDS)
+    rr.run("quick", strategies=[*methods, *OTHERS], out=out, runtime=runtime, on="ray", **WORDS)
 
 
 @pytest.mark.ci
