@@ -271,7 +271,7 @@ def test_the_report_says_who_lacks_what(lab: Lab, tmp_path: Path) -> None:
 def test_a_channel_that_is_still_for_one_person_is_named_with_its_remedy(lab: Lab) -> None:
     path = lab("7.0", lacks="{}")
     config = DataConfig(name=path, stride_s=2.0)
-    said = "hip of subject 3: column 2 is 7 in all its bouts; if that person has no hip, say so in its DatasetSpec:"
+    said = "hip of subject 3: column 2 is 7 in all its bouts; if that person has no hip, say so in a DatasetSpec:"
     assert describe(open_dataset(config), config)["warnings"] == [f"{said} lacks={{3: ('hip',)}}"]
     for where in (lab("7.0"), lab("np.random.default_rng(0).normal(size=len(made.signal))", lacks="{}")):
         config = DataConfig(name=where, stride_s=2.0)

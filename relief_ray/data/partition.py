@@ -416,7 +416,7 @@ def _most_clients(config: DataConfig, num_clients: int, room: Mapping[int, int])
     ``room``: windows of a person's longest bout, which is as many clients as the person can be.
     """
     people = training_positions(config) if config.partition == "subject" else ()
-    for number in range(num_clients - 1, 0, -1) if people else ():
+    for number in range(num_clients - 1, len(people) - 1, -1) if people else ():
         if all(len(of) <= room[p] for p, of in zip(people, clients_of(len(people), number), strict=True)):
             return number
     return 0
