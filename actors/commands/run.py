@@ -110,6 +110,8 @@ def _plan_in_a_folder_of_its_own(spec: Spec, settings: Sequence[Setting], option
             _refuse_stale(plan)
         except FileExistsError:  # another command's, a moment ago, or no folder of ours
             continue
+        except OSError as error:
+            raise UserError(f"{place}: cannot be made ({error.strerror}); choose a folder with --out DIR") from error
         except OtherRun as error:
             found = found or f"runs/{spec.name} has other settings or code ({error.differs})"
             continue
