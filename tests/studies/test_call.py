@@ -30,10 +30,10 @@ from tests.own import METHOD
 from tests.studies.conftest import SMALL
 
 
-def cells(tmp_path, target=None, place="here", **words):
+def cells(tmp_path, target=None, **words):
     request = Request(target=target, **words)
     with in_python(request.keywords):
-        return plan_of(request, tmp_path / "new", place).cells
+        return plan_of(request, tmp_path / "new").cells
 
 
 def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
@@ -97,10 +97,10 @@ def test_a_program_runs_here_without_mlflow_unless_it_says_otherwise(tmp_path):
     assert (cell.config.runtime.mode, cell.config.tracking.enabled) == ("inline", False)
     (cell, *_) = cells(tmp_path, "demo", settings={"tracking": {"experiment": "mine"}})
     assert cell.config.tracking.enabled and cell.config.tracking.experiment == "mine"
-    assert cells(tmp_path, "quick", place="ray")[0].config.runtime.mode == "packed"
+    assert cells(tmp_path, "quick", on="ray")[0].config.runtime.mode == "packed"
     chosen = {"runtime": {"mode": "actors"}}
-    assert cells(tmp_path, "quick", place="ray", settings=chosen)[0].config.runtime.mode == "actors"
-    with pytest.raises(rr.UserError, match=r"computes in this process.*actors\.run takes the same words"):
+    assert cells(tmp_path, "quick", on="ray", settings=chosen)[0].config.runtime.mode == "actors"
+    with pytest.raises(rr.UserError, match=r"computes in this process, expected on='ray' with it"):
         cells(tmp_path, "quick", settings=chosen)
 
 

@@ -157,7 +157,7 @@ def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(cluster, 
                 os.kill(killed[0], signal.SIGKILL)
 
     values = CONFIG | {"rounds": 60, "runtime": {**CONFIG["runtime"], "num_hosts": 1}}
-    plan = plan_of(Request(target=values), tmp_path, "ray").write()
+    plan = plan_of(Request(target=values, on="ray"), tmp_path).write()
     with (on_ray := OnRay()).session:
         compute(plan, one_after_another(on_ray), Killer())
     assert killed and killed[0] != os.getpid()
