@@ -235,14 +235,17 @@ def _unread(section: str, name: str, values: Mapping[str, object]) -> list[Key]:
 
 def _keys_at(path: str) -> Sequence[Key]:
     """Keys of the user's method or backbone at an import path."""
+    return own_keys(_class_at(path), path)
+
+
+def _class_at(path: str) -> type:
     found = load(path, "config")
-    return own_keys(found if isinstance(found, type) else type(found), path)
+    return found if isinstance(found, type) else type(found)
 
 
 def _charge(path: str) -> str:
     """A line on what a user's own ``client_loss`` is charged; empty without one, and where its fields decide it."""
-    found = load(path, "config")
-    kind = found if isinstance(found, type) else type(found)
+    kind = _class_at(path)
     flops = getattr(kind, "flops_per_value", None) if "client_loss" in vars(kind) else None
     if not isinstance(flops, int | float):
         return ""

@@ -22,7 +22,7 @@ from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.experiment.experiment import run_cell
-from relief_ray.plugins.load import is_path, is_stored
+from relief_ray.plugins.load import modules_of
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.build import draw
@@ -104,8 +104,7 @@ def _refuse_wrong(report: VerifyReport) -> None:
     if not report["ok"]:
         lines = "\n".join(report["problems"][:_MAX_LINES])
         name = report["name"]
-        is_code = is_path(name) and not is_stored(name)
-        remedy = "mend the files, or the loader" if is_code else how_to_bring(get_spec(name))
+        remedy = "mend the files, or the loader" if modules_of([name]) else how_to_bring(get_spec(name))
         raise UserError(f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\n{remedy}")
 
 

@@ -204,7 +204,7 @@ def mib(num_bytes: int) -> str:
 def end_of(plan: Plan) -> Result:
     """A grid's cells by status, the scores of those that are done, verdicts on its claims, and what to type next."""
     states = plan.look()
-    is_judged = plan.claims is not None and all(state.status == "done" for state in states)
+    is_judged = plan.claims is not None and plan.is_tested and all(state.status == "done" for state in states)
     verdicts = load(plan.out).verdicts().sentences if is_judged else ()
     lines = [f"\n{plan.name}: {counts(states)} of {len(states)} cells; records in {plan.out}"]
     rows = _score_rows(states)

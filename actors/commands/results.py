@@ -109,7 +109,7 @@ def results_of(plan: Plan) -> Iterator[Result]:
     """Table, figure file and verdict of all runs of a plan."""
     from actors.commands.plan_text import next_steps  # loads Ray, which `compare` and `report` do without
 
-    if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
+    if not plan.is_tested:
         say("\nno table: these runs were never evaluated on the test part (evaluation.parts)")
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from actors.commands.options import Options
@@ -99,26 +99,39 @@ def _plan_in_a_folder_of_its_own(spec: Spec, settings: Sequence[Setting], option
 
     A new one is made at once, so that two commands never share it; what was begun in it is gone on with.
     """
-    found = ""
-    for number in count(1):
-        place = Path("runs") / (spec.name if number == 1 else f"{spec.name}-{number}")
+    first, differs = Path("runs") / spec.name, ""
+    places = chain([first], (Path(f"{first}-{number}") for number in count(2)))
+    while True:
+        place = next(places)
+        if place != first and not options.dry_run and not _is_ours(place):
+            continue
         try:
-            if number > 1 and not (place / PLAN_FILE).exists() and not options.dry_run:
-                place.mkdir(parents=True)
             plan = Plan.of(spec, place, settings)
             refuse_other_settings(plan)
             _refuse_stale(plan)
-        except FileExistsError:  # another command's, a moment ago, or no folder of ours
-            continue
-        except OSError as error:
-            raise UserError(f"{place}: cannot be made ({error.strerror}); choose a folder with --out DIR") from error
         except OtherRun as error:
-            found = found or f"runs/{spec.name} has other settings or code ({error.differs})"
+            differs = differs or error.differs
             continue
-        if found:
-            say(f"NOTE: {found}: records in {place}")
+        if differs:
+            say(f"NOTE: {first} has other settings or code ({differs}): records in {place}")
         return plan
-    raise AssertionError("count() ends")
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether a folder has a plan or was made here just now; else it is another command's, or none of this program's.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    if (place / PLAN_FILE).exists():
+        return True
+    try:
+        place.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UserError(f"{place}: cannot be made ({error.strerror}); choose a folder with --out DIR") from error
+    return True
 
 
 def resume_command(

@@ -14,6 +14,7 @@ otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the sam
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -415,11 +416,16 @@ def _most_clients(config: DataConfig, num_clients: int, room: Mapping[int, int])
 
     ``room``: windows of a person's longest bout, which is as many clients as the person can be.
     """
-    people = training_positions(config) if config.partition == "subject" else ()
-    for number in range(num_clients - 1, len(people) - 1, -1) if people else ():
-        if all(len(of) <= room[p] for p, of in zip(people, clients_of(len(people), number), strict=True)):
-            return number
-    return 0
+    if config.partition != "subject":
+        return 0
+    people = training_positions(config)
+
+    def is_too_many(number: int) -> bool:
+        return any(of > room[p] for p, of in zip(people, pieces_per_subject(len(people), number), strict=True))
+
+    numbers = range(len(people), num_clients)
+    fitting = bisect_left(numbers, True, key=is_too_many)
+    return numbers[fitting - 1] if fitting else 0
 
 
 def _require_windows(split: Split, config: DataConfig, longest_s: float, room: Mapping[int, int]) -> None:

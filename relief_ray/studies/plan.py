@@ -167,6 +167,11 @@ class Plan:
         """True for the folder of one run, which no plan lists."""
         return [cell.name for cell in self.cells] == [_SINGLE]
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether a cell is evaluated on the test part, without which there is nothing to compare."""
+        return any("test" in cell.config.evaluation.parts for cell in self.cells)
+
     def look(self) -> tuple[State, ...]:
         """Every cell with what its folder holds now."""
         return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
@@ -426,6 +431,10 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
     keys = [
         k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
     ]
+    return _side_by_side(there, here, keys)
+
+
+def _side_by_side(there: Mapping[str, object], here: Mapping[str, object], keys: Sequence[str]) -> str:
     lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
@@ -488,7 +497,7 @@ def refuse_other_settings(plan: Plan) -> None:
     if path.exists() and (rows := read_plan_file(path).cells):
         there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config])
         if keys := sorted(key for key in there | here if there.get(key) != here.get(key)):
-            differs = f"{keys[0]} is {there.get(keys[0], 'unset')} there, asked: {here.get(keys[0], 'unset')}"
+            differs = _side_by_side(there, here, keys)
             raise OtherRun(f"{plan.out}: holds runs of other settings ({differs})", differs)
 
 

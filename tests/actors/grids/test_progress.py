@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from actors.commands.plan_text import end_of
 from actors.grids.scheduler import keep_death
 from actors.terminal.progress import GridJson, GridLines, duration, end_line, picture
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
@@ -144,3 +145,15 @@ def test_durations_are_short():
         "1.7 h",
         "25.0 h",
     ]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("part", "said"), [("test", "too short to judge: relief > fedavg in F1"), ("validation", "")])
+def test_a_finished_grid_ends_with_the_verdicts_on_its_claims_where_it_was_tested(part, said, run_cache, tmp_path):
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims:\n  - {first: relief, second: fedavg}\n")
+    plan = replace(tiny_plan(tmp_path / "grid", **{"evaluation.parts": [part]}), claims_file=claims).write()
+    assert [run_alone(state) for state in plan.look()] == ["done", "done"]
+    result = end_of(plan)
+    assert said in " ".join(result.text.split()) and bool(said) == ("Of 1 claim named" in result.text)
+    assert len(result.facts.get("verdicts", [])) == bool(said)
