@@ -258,7 +258,7 @@ def status_of(plan: Plan) -> Result:
     states = plan.look()
     lines = [f"{plan.name}: {counts(states)} of {len(states)} cells; {plan.out}"]
     for state in states:
-        facts = (f"{state.num_rounds}/{state.cell.num_planned} rounds", state.why.split("\n")[0])
+        facts = (f"{state.num_rounds}/{state.cell.config.rounds} rounds", state.why.split("\n")[0])
         tail = "".join(f"  {fact}" for fact in facts if fact)
         lines.append(shortened(f"{state.status:<12}", state.cell.name, tail))
     return Result("\n".join(lines), _grid_facts(plan, states))
@@ -277,7 +277,7 @@ def _cell_facts(states: Sequence[State]) -> list[dict[str, object]]:
             "setting": e.cell.setting,
             "status": e.status,
             "rounds": e.num_rounds,
-            "planned": e.cell.num_planned,
+            "planned": e.cell.config.rounds,
             "why": e.why or None,
         }
         for e in states

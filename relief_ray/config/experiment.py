@@ -230,7 +230,7 @@ class ExperimentConfig(FrozenConfig):
     replicate: int | None = Field(default=None, ge=0)
     """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
     rounds: int = Field(default=200, ge=1, le=_MAX_ROUNDS)
-    """Number of rounds R, without the bootstrap."""
+    """Number of rounds R: aggregations of every method."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random streams."""
     participation: float = Field(default=1.0, gt=0.0, le=1.0)

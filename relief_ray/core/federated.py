@@ -67,7 +67,7 @@ class RoundContext:
     """Input of ``Strategy.allocate`` besides the server's state.
 
     Attributes:
-        round: number of the round, 1 .. ``num_rounds``; 0 in a bootstrap round.
+        round: number of the round, 1 .. ``num_rounds``.
         num_rounds: rounds of the whole run, R.
         fleet: all clients.
         layout: parameter groups of the model.
@@ -139,6 +139,11 @@ def _canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
+def _as_drawn(state: ServerState) -> bool:
+    """Return False: the participants of every round are drawn."""
+    return False
+
+
 def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
     """Add no modules to the backbone."""
     return ()
@@ -185,13 +190,13 @@ class ExplainRequest:
     Attributes:
         context: the round, with the participants that the ledger names (all clients in a round that is to come).
         client: the client.
-        before: ``Insight.diagnose`` of the state that the round began with, from the ledger; empty before the first.
+        before: ``Insight.diagnose`` of the state that the round began with, from the ledger; None before the first.
         fedavg_s: seconds of the client's round under FedAvg, by the clock of ``context.planner``.
     """
 
     context: RoundContext
     client: ClientInfo
-    before: Diagnostics
+    before: Diagnostics | None
     fedavg_s: float
 
 
@@ -247,6 +252,7 @@ class Strategy:
         init: state before the first round.
         client: the client's half (green).
         evaluate: models to evaluate in a state.
+        everybody: whether all clients take part in the round that begins with a state, whatever ``participation`` is.
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
         insight: what it tells people and records.
         averaging: what an optimizer on the server and a mean over rounds may do with its models.
@@ -259,6 +265,7 @@ class Strategy:
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = _canonical_global
+    everybody: Callable[[ServerState], bool] = _as_drawn
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     insight: Insight = Insight()
     averaging: Averaging = Averaging()

@@ -83,7 +83,7 @@ class Experiment:
         self.averages = point.averages if point else NO_AVERAGES
         self.totals: Mapping[str, Totals] = last.totals if last else {}
         self.target_s = deadline_s(setup)
-        self.next_round = point.round + 1 if point else self.folder.run.first_round
+        self.next_round = point.round + 1 if point else 1
         self.saved_round = self.next_round - 1
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
@@ -197,10 +197,10 @@ class Experiment:
         self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
-        """Draw ``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
+        """Draw ``max(1, round(p N))`` clients without replacement, or take all where the method needs everybody."""
         clients = self.setup.fleet.clients
         share = self.setup.config.participation
-        if share >= 1.0 or (round_ == 0 and self.setup.config.strategy.bootstrap):
+        if share >= 1.0 or self.setup.strategy.everybody(self.state):
             return clients
         number = max(1, round(share * len(clients)))
         chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)

@@ -368,7 +368,6 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         created=now(),
         groups=setup.layout.ids,
         devices={name: kind.power for name, kind in setup.types.items()},
-        first_round=0 if setup.config.strategy.bootstrap else 1,
         config=config.model_dump(mode="json"),
         config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,

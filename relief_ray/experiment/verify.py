@@ -51,7 +51,7 @@ def _verdict(run: RunRecord, folder: Path, stop: Callable[[], bool]) -> str:
     last = read_rounds(folder)[-1]
     if any(left.cause != "update" for left in last.left_out.values()):
         raise UserError(f"round {last.round} went on without a client that was lost")
-    if len(generations(folder)) == 1 and last.round > run.first_round:
+    if len(generations(folder)) == 1 and last.round > 1:
         raise UserError(f"there is no checkpoint of round {last.round - 1}")
     again = call_fresh(_once_more, folder.resolve(), hear=ignore, stop=stop)
     if isinstance(again, str):

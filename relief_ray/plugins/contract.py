@@ -528,6 +528,7 @@ _CONTRACT: Mapping[str, Returned] = MappingProxyType(
         "evaluate": _returned(
             lambda plan, state, fleet: _plan_violation(plan, state.models, fleet), EvalPlan, "evaluation"
         ),
+        "everybody": Returned(kind=bool),
         "adapt": _returned(
             _each_is((Classifier, Experts, Connector), "Classifier, Experts or Connector"), convert=tuple
         ),

@@ -242,11 +242,11 @@ def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
     method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
     """
-    reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
+    reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.phase == "bootstrap" for c in r.clients}
     if not reach or loaded.value("strategy.select") == "all":
         return None
     is_forced, slots = loaded.value("strategy.mandatory") is not False, []
-    for client in (c for r in loaded.trained for c in r.clients if c.client in reach):
+    for client in (c for r in loaded.rounds if r.phase != "bootstrap" for c in r.clients if c.client in reach):
         mandatory = {group for group in reach[client.client] if is_forced and group.startswith(FUSION_BLOCK)}
         num_free, num_offered = len(set(client.trained) - mandatory), len(reach[client.client] - mandatory)
         slots.append((num_free, num_free if num_free < num_offered else 0))

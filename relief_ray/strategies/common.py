@@ -79,8 +79,6 @@ class StrategyConfig(FrozenConfig):
     needs no LoRA."""
     pooled: ClassVar[bool] = False
     """One client holds the data of all (the ``central`` bound)."""
-    bootstrap: ClassVar[bool] = False
-    """A round 0 trains everything on all clients first (Algorithm 1, line 1)."""
     no_average: ClassVar[str] = ""
     """Why no mean of updates moves its models, so that it refuses ``server.optimizer``; empty: one does."""
     has_deadline: ClassVar[bool] = False

@@ -161,7 +161,7 @@ class _Followed:
             return ()
         self.end = lines.end
         for record in new:
-            self.last, self.num_rounds = record.round, record.round + self.state.cell.has_bootstrap
+            self.last, self.num_rounds = record.round, record.round
             f1 = headline_f1(record)
             self.f1 = self.f1 if f1 is None else f1
         return new
@@ -321,7 +321,7 @@ class Loop:
             for alert in running.alerts.of(record):
                 self.callback.warn(alert, f"{cell.title}: ")
             self.senders.wake(running.state.folder)
-        left = max(0, cell.num_planned - running.num_rounds)
+        left = max(0, cell.config.rounds - running.num_rounds)
         before = self._left.get(cell.name, left)
         self._num_new += max(0, before - left)
         if cell.name in self._left:
@@ -346,7 +346,7 @@ class Loop:
             left_s=sum(self._left.values()) / rate if rate else None,
             running=tuple(
                 Running(
-                    title=r.state.cell.title, num_rounds=r.num_rounds, num_planned=r.state.cell.num_planned, f1=r.f1
+                    title=r.state.cell.title, num_rounds=r.num_rounds, num_planned=r.state.cell.config.rounds, f1=r.f1
                 )
                 for r in self._running.values()
             ),
@@ -464,9 +464,9 @@ def _facts_text(setup: Setup, where: str) -> str:
 
 
 def rounds_to_do(state: State) -> int:
-    """Number of rounds that are missing, the bootstrap included."""
+    """Number of rounds that are missing."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
-    return max(0, state.cell.num_planned - state.num_rounds)
+    return max(0, state.cell.config.rounds - state.num_rounds)
 
 
 def _titles_of(plan: Plan) -> dict[str, str]:
@@ -556,7 +556,7 @@ def run(
             or mappings.
         seeds: seeds, in place of the experiment's seeds or replicates: a list, a range, an array.
         folds: folds of the held-out subjects: a list, or one.
-        rounds: rounds of every run, without the bootstrap.
+        rounds: rounds of every run.
         name: name of the study in reports.
         claims: YAML file with at most six claims, named before the first run.
         out: folder of the records, whose runs are reused or gone on with; None: a temporary one.

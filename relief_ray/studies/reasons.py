@@ -99,13 +99,13 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
     if setup.strategy.insight.explain is None:
         return Explanation(summary=_without_reasons(setup))
     record, before = rounds.get(round_), rounds.get(round_ - 1)
-    if before is None and round_ > _first_round(setup):
+    if before is None and round_ > 1:
         raise UserError(f"round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
     participants = tuple(setup.fleet[n] for n in record.participants) if record else None
     request = ExplainRequest(
         context=context_of(setup, round_, participants),
         client=setup.fleet[client],
-        before={} if before is None else before.diagnosed,
+        before=None if before is None else before.diagnosed,
         fedavg_s=_fedavg_s(setup, client),
     )
     return setup.strategy.insight.explain(request)
@@ -139,21 +139,15 @@ def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: in
     )
 
 
-def _first_round(setup: Setup) -> int:
-    """Number of the run's first round."""
-    return 0 if setup.config.strategy.bootstrap else 1
-
-
 def _check(setup: Setup, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:
     """Check that the run has this round and this client.
 
     Raises:
         UserError: with the range that it has.
     """
-    first = _first_round(setup)
-    limit = min(max(rounds, default=first - 1) + 1, setup.config.rounds)
-    if not first <= round_ <= limit:
-        raise UserError(f"round {round_}: no such round in {folder}; expected {first} to {limit}")
+    limit = min(max(rounds, default=0) + 1, setup.config.rounds)
+    if not 1 <= round_ <= limit:
+        raise UserError(f"round {round_}: no such round in {folder}; expected 1 to {limit}")
     if not 0 <= client < len(setup.fleet):
         raise UserError(f"client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
 

@@ -246,16 +246,6 @@ class Cell:
         """Name of its method for tables: a user's own goes by the name that its file states."""
         return method_name(self.config.strategy, self.label) if is_path(self.label) else self.label
 
-    @property
-    def has_bootstrap(self) -> bool:
-        """True where round 0 is one of its rounds."""
-        return self.config.strategy.bootstrap
-
-    @property
-    def num_planned(self) -> int:
-        """Rounds of the whole cell, the bootstrap included."""
-        return self.config.rounds + self.has_bootstrap
-
 
 # Of replicates, seeds or folds in one study; each is a run, whose settings are all checked before the first begins.
 _MOST = 1000

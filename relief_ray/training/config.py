@@ -102,8 +102,7 @@ class Schedule:
     """Learning rate by round: ``share(r)`` of the configured one, with ``t = (r - 1) / R``.
 
     ``cosine``: ``e + (1 - e) (1 + cos(pi t)) / 2``; ``linear``: ``1 - (1 - e) t``; ``step``: ``f^floor((r - 1) / k)``.
-    These are torch's ``CosineAnnealingLR`` and ``LinearLR`` over R rounds and ``StepLR``, advanced once a round. A
-    bootstrap round counts as the first.
+    These are torch's ``CosineAnnealingLR`` and ``LinearLR`` over R rounds and ``StepLR``, advanced once a round.
 
     Attributes:
         name: which of them; ``constant``: always 1.

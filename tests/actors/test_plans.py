@@ -37,7 +37,7 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
         folder.update(source_digest="0" * 64)
     entries = plan.look()
     assert [e.status for e in entries] == ["done", "failed", "interrupted", "stale", "planned"]
-    assert entries[0].num_rounds == entries[0].cell.num_planned == 3
+    assert entries[0].num_rounds == entries[0].cell.config.rounds == 3
     assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
     senders = Senders([], print)

@@ -34,10 +34,10 @@ def config(rounds=5, **evaluation):
     return parse({"rounds": rounds, "evaluation": evaluation})
 
 
-def figures(config, values, first=1):
-    """The model that each tested round tests, where round ``first + i`` ends with ``values[i]``; most averages kept."""
+def figures(config, values):
+    """The model that each tested round tests, where round ``1 + i`` ends with ``values[i]``; most averages kept."""
     averages, tested, most = NO_AVERAGES, {}, 0
-    for round_, value in enumerate(values, first):
+    for round_, value in enumerate(values, 1):
         now = state(**{"global": value})
         averages = advanced(config, averages, round_, now, by_name(now))
         most = max(most, len(averages.models))
@@ -62,13 +62,12 @@ values = st.lists(st.floats(-8.0, 8.0, width=32), min_size=1, max_size=14)
 
 
 @settings(max_examples=60, deadline=None)
-@given(values, st.integers(1, 6), st.integers(1, 8), st.integers(0, 1))
-def test_a_tail_is_the_mean_of_the_last_rounds(values, every, window, first):
-    """Also from a bootstrap round 0 on; never more copies than stated."""
-    rounds = len(values) - 1 + first
-    tested, most = figures(config(max(rounds, 1), every=every, average="tail", window=window), values, first)
+@given(values, st.integers(1, 6), st.integers(1, 8))
+def test_a_tail_is_the_mean_of_the_last_rounds(values, every, window):
+    """Never more copies than stated."""
+    tested, most = figures(config(len(values), every=every, average="tail", window=window), values)
     for round_, mean in tested.items():
-        past = values[: round_ - first + 1][-window:]
+        past = values[:round_][-window:]
         assert mean == pytest.approx(float(np.mean(past)), abs=1e-5)
     assert most <= ceil(window / every) + 1
 
@@ -228,14 +227,14 @@ def test_an_export_holds_the_model_that_was_tested(run_cache, tmp_path):
 
 
 def test_an_interrupted_run_is_tested_by_the_mean_so_far(run_cache, tmp_path):
-    """Stopped after rounds 0 and 1 of the window that ends with round 2."""
-    values = config_of("relief", evaluation={"every": 2, "average": "tail", "window": 3})
+    """Stopped after rounds 1 and 2 of the window that ends with round 3."""
+    values = config_of("relief", evaluation={"every": 3, "average": "tail", "window": 3})
     drive(values, tmp_path / "run", should_stop=after_rounds(2))
     setup, folder = reopen(tmp_path / "run")
     point = checkpoint.load(tmp_path / "run", binding_of(setup, folder.run))
     folder.close()
-    assert point.averages.num_rounds == {"2/global": 2, "3/global": 1}
-    assert evaluate_run(tmp_path / "run").round == 1
+    assert point.averages.num_rounds == {"3/global": 2}
+    assert evaluate_run(tmp_path / "run").round == 2
 
 
 def test_a_checkpoint_without_averages_has_no_trace_of_them(run_cache, tmp_path):

@@ -63,5 +63,5 @@ def test_the_record_warns_also_after_a_resume(run_cache, tmp_path, strategy, nam
     drive(config, tmp_path / "parts")
     for folder in ("whole", "parts"):
         warned = {r.round: r.warnings for r in read_rounds(tmp_path / folder) if r.warnings}
-        assert list(warned) == ([5] if names else [])
+        assert list(warned) == ([6] if names else [])
         assert all(names in text for texts in warned.values() for text in texts)

@@ -15,7 +15,6 @@ from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
 from tests.toy import LinearPlanner
 from tests.toy import context_of as toy_context
 
-STATE = ServerState(models={"global": {}})
 CROWDED = LinearPlanner(tau_s={n: 1.0 for n in range(8)})
 TIGHT = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory")
 
@@ -26,7 +25,8 @@ def warnings(config, context):
 
 def further(config, context):
     """Groups that are no fusion block, over all clients."""
-    return [j for task in allocate(config, STATE, context) for j in task.train if not j.startswith("fusion.A.")]
+    state = state_of(context.layout, {})
+    return [j for task in allocate(config, state, context) for j in task.train if not j.startswith("fusion.A.")]
 
 
 @pytest.mark.parametrize("fill", ["count", "time"])

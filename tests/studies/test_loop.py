@@ -50,7 +50,7 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
 def test_a_quiet_study_warns_of_groups_that_nobody_trains(run_cache, tmp_path):
     starved = {"name": "relief", "deadline_s": 1e-6}
     words = {"strategies": [starved], "seeds": [0], "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
-    (shown,) = warned(lambda: rr.run("quick", rounds=5, **words))
+    (shown,) = warned(lambda: rr.run("quick", rounds=6, **words))
     (run,) = rr.load(tmp_path / "study").runs
     (warning,) = (line for record in run.ledger for line in record.warnings)
     assert "been trained by any client for 5 rounds" in warning and str(shown.message).endswith(f", seed 0: {warning}")

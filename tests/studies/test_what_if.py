@@ -158,7 +158,7 @@ def test_costs_that_do_not_follow_from_the_recorded_work_are_refused(runs):
     first, *others = loaded.rounds
     costs = {n: replace(c, energy_j=1.01 * c.energy_j) for n, c in first.costs.items()}
     forged = replace(loaded, rounds=(first.model_copy(update={"costs": costs}), *others))
-    with pytest.raises(UserError, match=r"round 0 took .* run it again"):
+    with pytest.raises(UserError, match=r"round 1 took .* run it again"):
         what_if(forged, {})
 
 

@@ -63,8 +63,9 @@ def allocation(comparison: Comparison, method: str = "") -> Figure | None:
     every, types, trained = sorted({client for client, _, _ in rows}), loaded.types, set(rows)
     clients, groups = chosen(every, types), list(dict.fromkeys(group for _, group, _ in rows))
     is_forced = loaded.value("strategy.mandatory") is True
+    first = next((r.round for r in loaded.rounds if r.phase == "bootstrap"), None)
     notes = (
-        " Round 0 is the bootstrap." if loaded.has_bootstrap else "",
+        "" if first is None else f" Round {first} is the bootstrap.",
         " Fusion blocks of a client's own modalities are mandatory." if is_forced else "",
         " One client of each device type is drawn." if len(clients) < len(every) else "",
     )

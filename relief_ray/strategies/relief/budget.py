@@ -242,8 +242,10 @@ def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
     return {D_BAR: smoothed(state.tensors, layout), **ages}
 
 
-def diagnosed_state(before: Diagnostics, fleet: Fleet, layout: GroupLayout) -> ServerState:
-    """Return what the orders above read of a server's state, from the record of a round (``diagnose``)."""
+def diagnosed_state(before: Diagnostics | None, fleet: Fleet, layout: GroupLayout) -> ServerState:
+    """Return what the orders above read of a server's state, from a round's record; None: before the first round."""
+    if before is None:
+        return ServerState(models={})
     tensors = {D_BAR: to_tensor(dict(before.get(D_BAR, {})), layout)}
     if any(_row(c.id) in before for c in fleet.clients):
         tensors[LAST_ROUND] = torch.stack([to_tensor(dict(before.get(_row(c.id), {})), layout) for c in fleet.clients])

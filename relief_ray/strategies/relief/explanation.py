@@ -78,13 +78,13 @@ def explanation(reasons: Reasons) -> Explanation:
     return Explanation(sections=sections, groups=reasons.chosen.groups, facts=_facts(reasons))
 
 
-def without_choice(client: ClientInfo, num_groups: int, round_: int) -> Explanation:
-    """A sentence on the bootstrap (round 0) or on V1, where a client trains all that its sensors reach."""
+def without_choice(client: ClientInfo, num_groups: int, *, is_bootstrap: bool) -> Explanation:
+    """A sentence on the bootstrap or on V1, where a client trains all that its sensors reach."""
     who = f"Client {client.id} (Type {client.device}, sensors {', '.join(client.modalities)})"
-    if round_ == 0:
+    if is_bootstrap:
         return Explanation(
-            summary=f"Round 0 is the bootstrap: {who} trains all {num_groups} groups that its sensors reach, once, so "
-            "that the server can measure how much the clients disagree about each group. The budgets start in round 1."
+            summary=f"Round 1 is the bootstrap: {who} trains all {num_groups} groups that its sensors reach, once, so "
+            "that the server can measure how much the clients disagree about each group. The budgets start in round 2."
         )
     return Explanation(
         summary=f"V1 has no budget: {who} trains all {num_groups} groups that its sensors reach, in every round."

@@ -64,7 +64,6 @@ class Relief(StrategyConfig):
     kind = "RELIEF, V0"
     about = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
     citation = "wu2026relief"
-    bootstrap = True
     explains = True
     search_trades_speed = "a higher budget trains more groups"
     # Slots decide both speed and accuracy; gamma only smooths the ranking.
@@ -120,6 +119,7 @@ class Relief(StrategyConfig):
             allocate=partial(allocate, self),
             aggregate=partial(aggregate, self, reduction),
             reduction=reduction,
+            everybody=partial(is_bootstrap, self),
             insight=Insight(
                 deadline_s=partial(target_s, self) if self.has_deadline else None,
                 deadline_text="" if self.is_deadline_given or self.cover or self.slots_slowest else _DEADLINE_TEXT,
@@ -226,14 +226,22 @@ def planned_round_s(config: Relief, context: RoundContext) -> float:
 
 
 def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Allocate a round (blue box): round 0 trains ``G_n``; later rounds solve each participant's budget."""
-    if context.round == 0 or config.select == "all":
-        phase = BOOTSTRAP if context.round == 0 else "train"
+    """Allocate a round (blue box): the bootstrap trains ``G_n``; later rounds solve each participant's budget."""
+    if is_bootstrap(config, state) or config.select == "all":
+        phase = "train" if config.select == "all" else BOOTSTRAP
         reach = ((c, [g.id for g in context.layout.accessible(c.modalities)]) for c in context.participants)
         return tuple(local_task(context, client, groups, phase) for client, groups in reach)
     loads, target = budgets(config, context)
     plans = ((c, plan(config, state, context, c, loads[c.id], target)) for c in context.participants)
     return tuple(local_task(context, client, allocation.groups) for client, allocation in plans)
+
+
+def is_bootstrap(config: Relief, state: ServerState) -> bool:
+    """Whether a state begins the bootstrap (Algorithm 1, line 1): no divergence is known yet by which to rank groups.
+
+    It is the first round of a run; V1 ranks none and has no bootstrap.
+    """
+    return config.select != "all" and D_BAR not in state.tensors
 
 
 def plan(
@@ -253,7 +261,7 @@ def aggregate(
 ) -> ServerState:
     """Orange box: Eqs. (3) and (4), then (5) and (6). Without cohorts (V2) absent members count as zero change."""
     sums = reduced.sums.get("global", {})
-    diluted = not config.cohort and tools.round > 0
+    diluted = not (config.cohort or is_bootstrap(config, state))
     total = over_participants(reduction, reduced, tools.fleet) if diluted else over_members
     theta = apply_step(state.models["global"], mean_step(sums, total, tools.layout))
     d = {j: divergence(part) for j, part in sums.items()}
@@ -337,9 +345,9 @@ def rounded_up(seconds: float) -> str:
 def explain(config: Relief, request: ExplainRequest) -> Explanation:
     """Solve one client's allocation again with the functions of the run."""
     context, client = request.context, request.client
-    if context.round == 0 or config.select == "all":
-        return without_choice(client, len(context.layout.accessible(client.modalities)), context.round)
     state = diagnosed_state(request.before, context.fleet, context.layout)
+    if (first := is_bootstrap(config, state)) or config.select == "all":
+        return without_choice(client, len(context.layout.accessible(client.modalities)), is_bootstrap=first)
     loads, target = budgets(config, context)
     load, d_bar = loads[client.id], smoothed(state.tensors, context.layout)
     order = ranking(config.select, state, context, client, load.accessible)

@@ -129,17 +129,17 @@ def test_explain_gives_what_the_ledger_says(invoke, runs: Path, client: int) -> 
 
 
 def test_explain_shows_prices_of_refused_groups(invoke, runs: Path) -> None:
-    facts = json.loads(invoke("explain", runs / "relief-s0", "--round=1", "--client=7", "--json").stdout)
+    facts = json.loads(invoke("explain", runs / "relief-s0", "--round=2", "--client=7", "--json").stdout)
     refused = [o for o in facts["offers"] if o["verdict"] in ("time", "budget")]
     assert refused and facts["target_set_by"] in (6, 7)
-    text = invoke("explain", runs / "relief-s0", "--round=1", "--client=7").stdout
+    text = invoke("explain", runs / "relief-s0", "--round=2", "--client=7").stdout
     assert all(f"{o['seconds']:.3f}" in text for o in refused)
 
 
 def test_explain_where_there_is_nothing_to_choose(invoke, runs: Path) -> None:
     assert "leaves nothing to explain" in invoke("explain", runs / "fedavg-s0", "--round=1", "--client=0").stdout
     assert "V1 has no budget" in invoke("explain", runs / "v1-s0", "--round=1", "--client=0").stdout
-    assert "Round 0 is the bootstrap" in invoke("explain", runs / "v1-s0", "--round=0", "--client=0").stdout
+    assert "Round 1 is the bootstrap" in invoke("explain", runs / "v3-s0", "--round=1", "--client=0").stdout
     random = invoke("explain", runs / "v3-s0", "--round=2", "--client=4").stdout
     assert "filled at random" in random and "The record of round 2 says the same." in random
 

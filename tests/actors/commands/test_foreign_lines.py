@@ -13,7 +13,7 @@ from tests.actors.conftest import SMALL, Invoke
 from tests.sealed import change_run
 
 Lines = list[bytes]
-# What is done to the three lines of RELIEF, ``a``, with the two of FedAvg, ``b``, or with those of another seed, ``c``;
+# What is done to the three lines of RELIEF, ``a``, with the three of FedAvg, ``b``, or with those of another seed, ``c``;
 # the line that is refused, and the words.
 ATTACKS: Mapping[str, tuple[Callable[[Lines, Lines, Lines], Lines], int, str]] = {
     "the ledger of another method": (lambda a, b, c: b, 1, "is of another run"),
@@ -21,10 +21,10 @@ ATTACKS: Mapping[str, tuple[Callable[[Lines, Lines, Lines], Lines], int, str]] =
     "two lines of another method": (lambda a, b, c: [a[0], *b], 2, "is of another run"),
     "two lines of another seed": (lambda a, b, c: [a[0], *c[1:]], 2, "is of another run"),
     "a line of another method after the last": (lambda a, b, c: [*a, b[1]], 4, "is of another run"),
-    "round 0 removed": (lambda a, b, c: a[1:], 1, "is round 1, expected round 0: a line is missing"),
-    "a middle round removed": (lambda a, b, c: [a[0], a[2]], 2, "is round 2, expected round 1: a line is missing"),
-    "a line twice": (lambda a, b, c: [a[0], a[1], a[1], a[2]], 3, "is round 1 again, expected round 2"),
-    "two lines swapped": (lambda a, b, c: [a[1], a[0], a[2]], 1, "is round 1, expected round 0"),
+    "the first round removed": (lambda a, b, c: a[1:], 1, "is round 2, expected round 1: a line is missing"),
+    "a middle round removed": (lambda a, b, c: [a[0], a[2]], 2, "is round 3, expected round 2: a line is missing"),
+    "a line twice": (lambda a, b, c: [a[0], a[1], a[1], a[2]], 3, "is round 2 again, expected round 3"),
+    "two lines swapped": (lambda a, b, c: [a[1], a[0], a[2]], 1, "is round 2, expected round 1"),
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ ATTACKS: Mapping[str, tuple[Callable[[Lines, Lines, Lines], Lines], int, str]] =
 def ledgers(invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of FedAvg and RELIEF with seeds 0 and 1."""
     out = tmp_path_factory.mktemp("ledgers") / "study"
-    line = ["run", "quick", "--strategies", "fedavg,relief", "--seeds", "0-1", "--rounds", 2, "--out", out, *SMALL]
+    line = ["run", "quick", "--strategies", "fedavg,relief", "--seeds", "0-1", "--rounds", 3, "--out", out, *SMALL]
     done = invoke(*line)
     assert done.exit_code == 0, done.output
     return out

@@ -50,7 +50,7 @@ def test_finished_cells_tell_about_those_to_come(tmp_path):
     assert set(known) == {e.cell.name for e in rest}
     relief0, fedavg1, _ = (known[e.cell.name] for e in rest)
     assert fedavg1.seconds == pytest.approx(3 * mean_s) and fedavg1.origin == "1 finished cell"
-    assert relief0.seconds == pytest.approx(4 * mean_s) and relief0.origin == "as fedavg: 1 finished cell"
+    assert relief0.seconds == pytest.approx(3 * mean_s) and relief0.origin == "as fedavg: 1 finished cell"
     probed = probe_missing(entries, one_each=False, say=said.append)
     assert list(probed) == [(key[0], "relief")] and said == ["timing a round of relief on dsa_mini (1 of 1)"]
     assert estimates(entries, probed)[rest[0].cell.name].origin == "one timed round"
