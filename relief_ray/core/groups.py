@@ -258,6 +258,22 @@ def all_finite(values: Tensor) -> bool:
     return isfinite(float(low)) and isfinite(float(high))
 
 
+def inner_product(x_N: Tensor, y_N: Tensor) -> float:
+    """``sum_i x_i y_i`` of two vectors (N,) in float64.
+
+    Products are added up by halves. The order is written here, so the sum has the same bits on every processor; that of
+    a library depends on the width of its vectors.
+    """
+    sums, number = x_N.double() * y_N.double(), len(x_N)
+    while number > 1:
+        half, is_odd = divmod(number, 2)
+        if is_odd:
+            sums[0] += sums[number - 1]
+        sums[:half] += sums[half : 2 * half]
+        number = half
+    return float(sums[0]) if number else 0.0
+
+
 # A run has few parts of a group and asks for each in every client's round.
 @lru_cache(maxsize=256)
 def _indices(group: ParamGroup, part: Part) -> slice | Tensor:

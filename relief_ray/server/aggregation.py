@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite
+from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite, inner_product
 from relief_ray.core.messages import (
     Assignment,
     ClientId,
@@ -65,7 +65,7 @@ def divergence(part: GroupSum) -> float | None:
     if count < 2:
         return None
     mean = part.plain / count
-    return max(0.0, part.sq_norm / count - float(mean.dot(mean)))
+    return max(0.0, part.sq_norm / count - inner_product(mean, mean))
 
 
 def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:

@@ -1,11 +1,13 @@
 """Section III-B: the groups, their storage order and the column blocks of Eq. (1)."""
 
+from math import fsum
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, pack
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, inner_product, pack
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from tests.toy import CHANNELS, FEATURES, RANK, SCALE, SHAPE, build
@@ -247,3 +249,17 @@ def test_the_layout_follows_the_backbone():
 )
 def test_all_finite(values, finite):
     assert all_finite(torch.tensor(values)) is finite
+
+
+def test_an_inner_product_is_added_up_by_halves():
+    """Five products 1, 2, 3, 4, 5e-16: the last joins the first, which float64 rounds to 1 + 4.4e-16."""
+    x, y = torch.tensor([1.0, 2.0, 3.0, 4.0, 5e-16], dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    assert inner_product(x, y) == ((1.0 + 5e-16) + 3.0) + (2.0 + 4.0)
+    assert inner_product(x[:0], y[:0]) == 0.0 and inner_product(x[:1], y[:1]) == 1.0
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), max_size=70))
+def test_an_inner_product_is_the_exact_one_to_rounding(values):
+    x = torch.tensor(values, dtype=torch.float32)
+    exact = fsum(v * v for v in values)
+    assert inner_product(x, x) == pytest.approx(exact, rel=1e-14, abs=0.0)
