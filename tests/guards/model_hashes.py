@@ -1,9 +1,9 @@
 """sha256 of every method's final model on the preset ``quick``: what a change of the code must not change.
 
 ``python -m tests.guards.model_hashes`` compares all methods and both engines with every executor, ``--write`` writes
-``model_hashes.json`` anew, ``--methods``, ``--engines`` and ``--executors`` take a few of them. Bits of ``fused`` are the
-same on every processor but for ``BY_PROCESSOR``. Bits of ``gemm`` depend on the processor and on torch: the file says for
-which it was written. Elsewhere, write it at the commit before and compare at the one after.
+``model_hashes.json`` anew, ``--methods``, ``--engines`` and ``--executors`` take a few of them. Bits of ``fused`` are
+the same on every processor but for ``BY_PROCESSOR``. Bits of ``gemm`` depend on the processor and on torch: the file
+says for which it was written. Elsewhere, write it at the commit before and compare at the one after.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from tests.actors.conftest import SMALL, Invoke
 from tests.sealed import change_run
 
 Lines = list[bytes]
-# What is done to the three lines of RELIEF, ``a``, with those of FedAvg, ``b``, or of another seed, ``c``; the line that
-# is refused, and the words.
+# What is done to the three lines of RELIEF, ``a``, with those of FedAvg, ``b``, or of another seed, ``c``; the line
+# that is refused, and the words.
 ATTACKS: Mapping[str, tuple[Callable[[Lines, Lines, Lines], Lines], int, str]] = {
     "the ledger of another method": (lambda a, b, c: b, 1, "is of another run"),
     "the ledger of another seed": (lambda a, b, c: c, 1, "is of another run"),
