@@ -199,6 +199,11 @@ class SessionOptions:
 _private_folders: dict[Path, int | None] = {}
 
 
+def owns_cluster() -> bool:
+    """Whether the cluster that this process uses is one that it has started for itself."""
+    return bool(_private_folders)
+
+
 @contextmanager
 def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None = None) -> Iterator[str | None]:
     """Make Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
