@@ -293,9 +293,22 @@ def _clear(folder: Path | None, members: list[psutil.Process]) -> None:
 
 
 def abandon() -> None:
-    """End the processes of this process's private cluster without a word to Ray, which may not answer any more."""
+    """End the processes of this process's private cluster without a word to Ray, which may not answer any more.
+
+    The node's own (raylet) comes last: a thread of this process that waits for it is in Ray's hands, which end the
+    process with a code of theirs as soon as it is gone. The caller has to leave at once.
+    """
     for folder in list(_private_folders):
-        _clear(folder, family(folder))
+        members = family(folder)
+        nodes = [member for member in members if _is_node(member)]
+        _clear(folder, [member for member in members if member not in nodes])
+        end(nodes)
+
+
+def _is_node(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.name() == "raylet"
+    return False
 
 
 def _start(folder: Path, options: SessionOptions) -> str | None:
