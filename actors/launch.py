@@ -29,6 +29,7 @@ from relief_ray.studies.loop import Computer
 from relief_ray.studies.request import BackboneLike, StrategyLike, check_words, named_target
 from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def run_experiment(
     use_threads(setup.job.num_threads)
     if mode == "inline":
         on_round = hooks.on_round or ignore
-        return run_opened(setup, path, should_stop=hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
+        make = SerialExecutor if worker_cache is None else partial(SerialExecutor, inputs=worker_cache.inputs)
+        return run_opened(setup, path, make, hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
     with ray_session(local_session(setup)):
         return _run_on_ray(setup, path, hooks, setup.config.runtime.model_copy(update={"mode": mode}), worker_cache)
 
@@ -183,7 +185,9 @@ class OnRay(Computer):
 
     def compute(self, setup: Setup, path: Path, stop: Callable[[], bool], on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of a run; worker processes stay for the next run."""
-        if _mode(setup) != "inline" and self.workers is None:
+        if _mode(setup) == "inline":
+            return Computer.compute(self, setup, path, stop, on_note)  # `super()` knows no class with slots
+        if self.workers is None:
             options = replace(local_session(setup), dashboard=self.dashboard)
             if (url := self.session.enter_context(ray_session(options, self.lost))) is not None:
                 self.on_note(f"dashboard: {url}")
