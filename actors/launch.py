@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.runtime.session import SessionOptions, ray_session
+from actors.runtime.session import SessionOptions, owns_cluster, ray_session
 from relief_ray.config.experiment import settings_of
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.conformance.trial import Conformance, judged_of
@@ -29,6 +29,7 @@ from relief_ray.studies.loop import Computer
 from relief_ray.studies.request import BackboneLike, StrategyLike, check_words, named_target
 from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Hooks:
         should_stop: polled; True asks the run to stop after its round.
         is_paused: says that a stop was a pause between two rounds: worker processes are idle and may be kept.
         on_round: called with every committed round, which this process then computes (a Tune trial). None: the
-            coordinator may be a process of its own, and whoever wants to know reads the ledger.
+            rounds may be computed in a process of their own, and whoever wants to know reads the ledger.
     """
 
     on_note: Callable[[str], None] = ignore
@@ -101,7 +102,8 @@ def run_experiment(
     use_threads(setup.job.num_threads)
     if mode == "inline":
         on_round = hooks.on_round or ignore
-        return run_opened(setup, path, should_stop=hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
+        make = SerialExecutor if worker_cache is None else partial(SerialExecutor, inputs=worker_cache.inputs)
+        return run_opened(setup, path, make, hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
     with ray_session(local_session(setup)):
         return _run_on_ray(setup, path, hooks, setup.config.runtime.model_copy(update={"mode": mode}), worker_cache)
 
@@ -110,22 +112,20 @@ def _run_on_ray(
     setup: Setup, path: Path, hooks: Hooks, options: RuntimeConfig, worker_cache: WorkerCache | None
 ) -> RunRecord:
     from actors.runtime import serialization
-    from actors.runtime.coordinator import GracePeriod, RunRequest, run_on_workers
+    from actors.runtime.coordinator import RunRequest, run_on_workers
     from actors.runtime.coordinator_client import follow
-    from actors.runtime.executor import RayExecutor
     from actors.runtime.warm_pool import WorkerCache
 
     kept = worker_cache or WorkerCache(path.resolve().name)
     finished = False
     note, should_stop = hooks.on_note, hooks.should_stop
+    is_here = hooks.on_round is not None or _rounds_are_here(setup, options)
     try:
         # First of all: its process has the most to import, and all start at the same time.
-        coordinator = kept.coordinator() if hooks.on_round is None else None
+        coordinator = None if is_here else kept.coordinator()
         group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
-        if hooks.on_round is not None:
-            is_over = GracePeriod(should_stop).is_over
-            executor = RayExecutor(setup.job, group, options, is_over, on_note=note)
-            run = run_on_workers(setup, path, executor, hooks.on_round, should_stop, note)
+        if is_here:
+            run = run_on_workers(setup, path, group, options, should_stop, note, hooks.on_round)
         else:
             setup_ref = serialization.put(setup, setup.job.modules)
             request = RunRequest(setup=setup_ref, path=path.resolve(), group=group, options=options)
@@ -136,6 +136,15 @@ def _run_on_ray(
         # Processes of an interrupted run may still be at work.
         if worker_cache is None or not finished:
             kept.close()
+
+
+def _rounds_are_here(setup: Setup, options: RuntimeConfig) -> bool:
+    """Whether this process computes the rounds and not a coordinator: one import of torch and its memory less.
+
+    A cluster that this process has started ends with it, so a coordinator would not outlive it. Own code, which may end
+    the process that it runs in, keeps one, and so do actors, which are run as on the boards that they stand for.
+    """
+    return options.mode == "packed" and owns_cluster() and not setup.config.modules()
 
 
 def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
@@ -176,7 +185,9 @@ class OnRay(Computer):
 
     def compute(self, setup: Setup, path: Path, stop: Callable[[], bool], on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of a run; worker processes stay for the next run."""
-        if _mode(setup) != "inline" and self.workers is None:
+        if _mode(setup) == "inline":
+            return Computer.compute(self, setup, path, stop, on_note)  # `super()` knows no class with slots
+        if self.workers is None:
             options = replace(local_session(setup), dashboard=self.dashboard)
             if (url := self.session.enter_context(ray_session(options, self.lost))) is not None:
                 self.on_note(f"dashboard: {url}")

@@ -1,8 +1,8 @@
-"""Costs of a long run's past: reading its ledger, going on with it, and the memory of its coordinator.
+"""Costs of a long run's past: reading its ledger, going on with it, and the memory of its process.
 
     python -m benchmarks.history                              # 600 rounds of 100 clients: seconds and MiB, JSON
     python -m benchmarks.history --clients 8 --rounds 5000    # what `compare` of a long run takes
-    python -m benchmarks.history --grow                       # the coordinator's memory over real rounds on Ray
+    python -m benchmarks.history --grow                       # the driver's memory over real rounds on Ray
 
 The ledger is written by the run's own writer: three real rounds of RELIEF, one batch a client, the last one repeated.
 Each figure comes from a process of its own; memory is its peak above a process that only imports and prepares the run.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -80,7 +79,7 @@ def start(run: Setup, path: Path) -> None:
 
 
 def resume(run: Setup, path: Path) -> None:
-    """Steps of ``relief-ray resume`` up to the next round: the driver looks twice, then the coordinator opens it."""
+    """Steps of ``relief-ray resume`` up to the next round: the driver looks twice, then opens it."""
     assert look(path).status == "interrupted" and len(read_rounds(path))
     RunFolder.resume(path).close()
     with RunFolder.resume(path) as folder:
@@ -147,28 +146,8 @@ def _mib(text: str, name: str) -> float:
     return int(text.partition(f"\n{name}:")[2].split()[0]) / _KIB_PER_MIB
 
 
-def coordinator_mib() -> float:
-    """Memory of this process's coordinator, MiB; pages that it shares count by its share."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if "Coordinator" in (process / "cmdline").read_text() and _is_ours(process.name):
-                return _mib((process / "smaps_rollup").read_text(), "Pss")
-        except OSError:
-            continue
-    raise RuntimeError("no coordinator among this process's descendants")
-
-
-def _is_ours(pid: str) -> bool:
-    """Whether a process descends from this one: Ray's daemon starts it."""
-    while pid not in ("0", "1"):
-        if pid == str(os.getpid()):
-            return True
-        pid = (Path("/proc") / pid / "status").read_text().partition("\nPPid:\t")[2].split()[0]
-    return False
-
-
 def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
-    """The coordinator's memory after a tenth of the rounds and at the end, MiB, on Ray with two hosts."""
+    """This process's memory after a tenth of the rounds and at the end, MiB, on Ray with two hosts."""
     from actors.launch import Hooks, run_experiment
     from actors.runtime.session import SessionOptions, ray_session
 
@@ -180,13 +159,13 @@ def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
         """Measure at the rounds that are a tenth of them apart, or soon after; the run goes on."""
         last, tenth = max(read_rounds(folder / "run").numbers, default=0), max(1, num_rounds // 10)
         if last // tenth > max(seen, default=0) // tenth:
-            seen[last] = coordinator_mib()
+            seen[last] = _mib(Path("/proc/self/smaps_rollup").read_text(), "Pss")
         return False
 
     with ray_session(SessionOptions(num_cpus=3)):
         run_experiment(run, folder / "run", Hooks(on_note=print, should_stop=look))
     (first, before), (end, after) = min(seen.items()), max(seen.items())
-    shown: Figures = {f"coordinator_mib_{round_}": value for round_, value in seen.items()}
+    shown: Figures = {f"driver_mib_{round_}": value for round_, value in seen.items()}
     return {"clients": num_clients, "rounds": num_rounds, **shown, f"growth_mib_{first}_to_{end}": after - before}
 
 
@@ -195,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--grow", action="store_true", help="the coordinator's memory")
+    parser.add_argument("--grow", action="store_true", help="the driver's memory over rounds on Ray")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python -m tests.soak SECONDS FOLDER
 
-Samples this process and everything that it started (Ray's processes, coordinator, hosts) every few seconds: resident
+Samples this process and everything that it started (Ray's processes, hosts) every few seconds: resident
 memory, open descriptors, and the bytes in Ray's object store. Then the run is stopped as by Ctrl-C. Prints JSON: a list
 of samples, and the rounds that the ledger has.
 """

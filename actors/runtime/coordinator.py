@@ -1,8 +1,9 @@
-"""The coordinator: server state, rounds, records and checkpoints in a process of its own.
+"""The coordinator: server state, rounds, records and checkpoints, with clients on workers.
 
-It runs on the driver's node, where the driver reads rounds from the ledger, and answers questions during a round. Its
-workers belong to the driver, so they outlive it: a coordinator that died restarts and goes on from the last checkpoint,
-with the same bits.
+``run_on_workers`` computes rounds in the process that calls it: the driver's, where it has started the cluster for
+itself and clients are packed, else that of a ``Coordinator``. That one runs on the driver's node, where the driver
+reads rounds from the ledger, and answers questions during a round. Its workers belong to the driver, so they outlive
+it: a coordinator that died restarts and goes on from the last checkpoint, with the same bits.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.gauges import Gauges
 from actors.runtime.placement import WorkerGroup
+from actors.runtime.worker_pool import WorkerPool
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import blamed
 from relief_ray.records import checkpoint as checkpoints
-from relief_ray.records.schema import Facts, RoundRecord, RunRecord
+from relief_ray.records.schema import Facts, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 
@@ -129,21 +131,32 @@ def _save_point(experiment: Experiment) -> None:
 def run_on_workers(
     setup: Setup,
     path: Path,
-    executor: RayExecutor,
-    on_round: OnRound,
+    group: WorkerGroup,
+    options: RuntimeConfig,
     should_stop: Callable[[], bool],
     on_note: Callable[[str], None],
+    on_round: OnRound | None = None,
 ) -> RunRecord:
-    """Run the remaining rounds of the run in ``path`` in this process, its clients on the executor's workers.
+    """Run the remaining rounds of the run in ``path`` in this process, its clients on the workers of ``group``.
+
+    ``on_round`` is called with every committed round; None: gauges show it.
 
     Raises:
         UserError, RoundVoid, ClientFailed: as the rounds raise them.
     """
+    executor = RayExecutor(setup.job, group, options, GracePeriod(should_stop).is_over, on_note=on_note)
+    shown = on_round or _shown(setup, path, executor.pool)
 
     def drive(experiment: Experiment) -> RunRecord:
-        return run_with_retries(experiment, on_round, should_stop, on_note, executor.pool.recover)
+        return run_with_retries(experiment, shown, should_stop, on_note, executor.pool.recover)
 
     return run_opened(setup, path, lambda job: executor, on_note=on_note, drive=drive)
+
+
+def _shown(setup: Setup, path: Path, pool: WorkerPool) -> OnRound:
+    """Shows each round in the run's gauges, with the memory of its workers."""
+    gauges = Gauges(cell=path.resolve().name, setup=setup)
+    return lambda record: gauges.show(record, pool.peak_mib)
 
 
 class Coordinator:
@@ -180,14 +193,9 @@ class Coordinator:
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
         self._notes, self._path = [], request.path
-        note, is_over = self._notes.append, GracePeriod(self._is_stopping).is_over
-        executor = RayExecutor(setup.job, request.group, request.options, is_over, on_note=note)
-        gauges = Gauges(cell=request.path.name, setup=setup)
-
-        def on_round(record: RoundRecord) -> None:
-            gauges.show(record, executor.pool.peak_mib)
-
-        return run_on_workers(setup, request.path, executor, on_round, self._is_stopping, note)
+        return run_on_workers(
+            setup, request.path, request.group, request.options, self._is_stopping, self._notes.append
+        )
 
     def _is_stopping(self) -> bool:
         return self._stopping

@@ -199,6 +199,11 @@ class SessionOptions:
 _private_folders: dict[Path, int | None] = {}
 
 
+def owns_cluster() -> bool:
+    """Whether the cluster that this process uses is one that it has started for itself."""
+    return bool(_private_folders)
+
+
 @contextmanager
 def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None = None) -> Iterator[str | None]:
     """Make Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
@@ -288,9 +293,22 @@ def _clear(folder: Path | None, members: list[psutil.Process]) -> None:
 
 
 def abandon() -> None:
-    """End the processes of this process's private cluster without a word to Ray, which may not answer any more."""
+    """End the processes of this process's private cluster without a word to Ray, which may not answer any more.
+
+    The node's own (raylet) comes last: a thread of this process that waits for it is in Ray's hands, which end the
+    process with a code of theirs as soon as it is gone. The caller has to leave at once.
+    """
     for folder in list(_private_folders):
-        _clear(folder, family(folder))
+        members = family(folder)
+        nodes = [member for member in members if _is_node(member)]
+        _clear(folder, [member for member in members if member not in nodes])
+        end(nodes)
+
+
+def _is_node(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.name() == "raylet"
+    return False
 
 
 def _start(folder: Path, options: SessionOptions) -> str | None:

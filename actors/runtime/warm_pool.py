@@ -11,13 +11,17 @@ from actors.runtime.coordinator_client import start_coordinator
 from actors.runtime.placement import Resources, WorkerGroup, open_workers
 from actors.runtime.worker import Handle
 from relief_ray.config.runtime import RuntimeConfig
+from relief_ray.training.inputs import InputCache
 from relief_ray.training.job import Job
 
 _ALIVE_S = 5.0
 
 
 class WorkerCache:
-    """Keeps workers and coordinator from one run to the next; ``close`` ends them."""
+    """Keeps workers and coordinator from one run to the next; ``close`` ends them.
+
+    ``inputs``: prepared windows of runs whose clients are in this process.
+    """
 
     def __init__(self, name: str = "run") -> None:
         """Start without processes; ``name`` of the run, study or cell is the first part of their names."""
@@ -25,6 +29,7 @@ class WorkerCache:
         self._needs: object = None
         self._group: WorkerGroup | None = None
         self._coordinator: Handle | None = None
+        self.inputs = InputCache()
 
     def workers(self, job: Job, options: RuntimeConfig, types: Mapping[str, Resources]) -> WorkerGroup:
         """Return workers for this job: those of the last run where they fit and answer, new ones otherwise.

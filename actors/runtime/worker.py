@@ -27,6 +27,7 @@ from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, merge_blo
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import peak_mib
 from relief_ray.training.executor import Worker, client_windows
+from relief_ray.training.inputs import InputCache
 from relief_ray.training.job import BlockResult
 
 
@@ -186,6 +187,7 @@ class ClientWorker:
         """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
         self._data: WorkerData | None = None
+        self._inputs = InputCache()
         self._name = name
 
     def __repr__(self) -> str:
@@ -275,14 +277,16 @@ class ClientWorker:
     def _look(self, box: JobBox, rows: RowBoxes) -> WorkerData:
         """The job of the call, with its data."""
         if self._data is None or self._data.box != box:
-            self._worker = self._data = None  # frees the last job's windows before the next one's are loaded
+            self._worker = self._data = None
             self._data = WorkerData(serialization.get(box.job), box, identify().node)
         self._data.sent, self._data.fetched_bytes = rows, 0
         return self._data
 
     def _ready(self, data: WorkerData) -> Worker:
         if self._worker is None:
-            self._worker = Worker(data.job.on_this_machine(), data.readable)
+            # Rows that were sent count as moved in the job that fetches them.
+            inputs = None if data.node_data().kind == "none" else self._inputs
+            self._worker = Worker(data.job.on_this_machine(), data.readable, inputs=inputs)
         return self._worker
 
 

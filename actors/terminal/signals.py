@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -27,6 +28,8 @@ _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP:
 INTERRUPT_S, END_S = 6.0, 9.0
 # From a second signal, or from a Ray that does not answer, to the end.
 _LEAVE_S = 4.0
+# So long Python may need until its main thread has heard a signal. Ray's calls hold that thread while Ray is frozen.
+_UNHEARD_S = 0.5
 # `timeout` signals its child and then the group, a terminal that closes hangs up twice: signals this close are one.
 _SAME_S = 0.7
 
@@ -40,12 +43,14 @@ class _Ending:
         code: the exit code.
         advice: what the user reads then.
         at_s: when (monotonic clock); infinite: never.
+        is_unheard: it was set for a signal that the main thread has not heard yet.
     """
 
     is_ours: bool = False
     code: int = INTERRUPTED
     advice: str = "stopped; the same command does it again"
     at_s: float = math.inf
+    is_unheard: bool = False
     _thread: threading.Thread | None = field(default=None, repr=False)
 
     def within(self, seconds: float, code: int) -> None:
@@ -55,6 +60,15 @@ class _Ending:
             self._thread = threading.Thread(target=self._wait, name="ending", daemon=True)
             self._thread.start()
 
+    def listen(self, signals: socket.socket) -> None:
+        """Set the end for signals (their numbers, as bytes) of which the main thread does not hear."""
+        while number := signals.recv(1):
+            if number[0] in _CODES:
+                time.sleep(_UNHEARD_S)
+                if self.at_s == math.inf:
+                    self.is_unheard = True
+                    self.within(END_S - _UNHEARD_S, _CODES[signal.Signals(number[0])])
+
     def _wait(self) -> None:
         while (left_s := self.at_s - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.1))
@@ -62,9 +76,9 @@ class _Ending:
 
     def now(self) -> NoReturn:
         """End the process, and the Ray that it has started: no ``finally`` is waited for."""
+        _write(self.advice)
         with suppress(Exception):
             abandon()
-        _write(self.advice)
         os._exit(self.code)
 
 
@@ -97,13 +111,17 @@ def end_on_signals() -> None:
 
     def stop(number: int, frame: FrameType | None) -> None:
         code = _CODES[signal.Signals(number)]
-        is_first = _ending.at_s == math.inf
+        is_first, _ending.is_unheard = _ending.at_s == math.inf or _ending.is_unheard, False
         _ending.within(END_S if is_first else _LEAVE_S, code)
         if is_first:
             raise KeyboardInterrupt
 
     for number in filter(_hears, _CODES):
         signal.signal(number, stop)
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+    threading.Thread(target=_ending.listen, args=(ours,), name="signals", daemon=True).start()
 
 
 def interrupted() -> int:
@@ -130,7 +148,7 @@ class StopSignals:
     def __init__(self, advice: str = "") -> None:
         """Start without a signal."""
         self.code = 0
-        self._advice, self._why = advice, ""
+        self._advice, self._why, self._outside = advice, "", ""
         self._num_signals, self._last_s = 0, -math.inf
         self._before: dict[signal.Signals, signal._HANDLER] = {}
         self._alarm: threading.Timer | None = None
@@ -142,8 +160,7 @@ class StopSignals:
     def advise(self, advice: str) -> None:
         """Replace the advice, once a stop would leave something else undone."""
         self._advice = advice
-        if self.code:
-            _ending.advice = f"{self._why}{advice}"
+        _ending.advice = f"{self._why}{advice}"
 
     def lost(self, why: str) -> None:
         """End the block because Ray does not answer; called in another thread than the block's."""
@@ -163,7 +180,6 @@ class StopSignals:
         self._num_signals += 1
         if self._num_signals == 1:
             self.code = _CODES[signal.Signals(number)]
-            _ending.advice = self._advice
             _ending.within(END_S, self.code)
             self._alarm = threading.Timer(INTERRUPT_S, self._interrupt)
             self._alarm.daemon = True
@@ -182,6 +198,7 @@ class StopSignals:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def __enter__(self) -> StopSignals:
+        self._outside, _ending.advice = _ending.advice, self._advice
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._remember) for number in filter(_hears, _CODES)}
         return self
@@ -191,6 +208,8 @@ class StopSignals:
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        if not self.code:
+            _ending.advice = self._outside
         for number, handler in self._before.items():
             signal.signal(number, handler)
         is_end = isinstance(error, KeyboardInterrupt) or self._why or (self.code and isinstance(error, Exception))

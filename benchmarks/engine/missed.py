@@ -54,7 +54,7 @@ ORCHESTRATION: Parts = (
 START: Parts = (
     ("imports_s", "starting Python, importing"),
     ("setup_s", "data and set-up"),
-    ("ray_s", "Ray, hosts and coordinator until round 1"),
+    ("ray_s", "Ray and hosts until round 1"),
 )
 RECORDS: Parts = (("records_cost_s", "hash, record and checkpoint"), ("checkpoint_cost_s", "of these, the checkpoint"))
 RATES: Parts = (

@@ -134,10 +134,7 @@ def recording(figures: Found) -> str:
         ("two hosts, the driver in this process; nothing hashed, recorded or saved", figures[f"{key}_bare_s"]),
         ("the same with hash and record, no checkpoint", figures[f"{key}_unsaved_s"]),
         ("the same with hash, record and checkpoint", figures[f"{key}_recorded_s"]),
-        (
-            "`run_experiment`: the driver in a process of its own, as `relief-ray run` has it; MLflow off",
-            figures[f"{key}_run_s"],
-        ),
+        ("`run_experiment`, as `relief-ray run` has it; MLflow off", figures[f"{key}_run_s"]),
         ("`run_experiment`, MLflow on (a SQLite store)", figures[f"{key}_run_mlflow_s"]),
     ]
     text = (

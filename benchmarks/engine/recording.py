@@ -1,6 +1,6 @@
 """Part 7: what records and MLflow cost a round in which nothing is trained, on the way that ``relief-ray run`` takes.
 
-A run goes through ``run_experiment``: a coordinator of its own, two hosts, every round recorded, hashed and saved. With
+A run goes through ``run_experiment``: this process with two hosts, every round recorded, hashed and saved. With
 MLflow, the driver's process exports to a SQLite store beside the run; the rest is exported after the run's end.
 """
 
@@ -116,7 +116,7 @@ def _tracking(prepared: Setup, folder: Path, num_turns: int, num_rounds: int) ->
 
 
 class Runs:
-    """Runs of one experiment, each in its own folder, on the same hosts and coordinator."""
+    """Runs of one experiment, each in its own folder, on the same hosts."""
 
     def __init__(self, prepared: Setup, folder: Path) -> None:
         self._prepared, self._folder, self._worker_cache, self._number = prepared, folder, WorkerCache(), 0
@@ -157,5 +157,5 @@ class Runs:
         return (ended[FIRST + num_rounds - 1] - ended[FIRST - 1]) / num_rounds
 
     def close(self) -> None:
-        """End hosts and coordinator."""
+        """End the hosts."""
         self._worker_cache.close()

@@ -6,6 +6,8 @@ Overlapping windows repeat rows; instead of copying them, every row counts as of
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -59,6 +61,27 @@ def standardisation(
         mean[first:stop] = centre
         std[first:stop] = np.where(spread <= _RESOLUTION * np.abs(centre), 1.0, spread)
     return mean, std
+
+
+@lru_cache(maxsize=1)
+def _kept(
+    signal_path: Path,
+    signal_sha256: str,
+    columns: tuple[tuple[str, int, int], ...],
+    window: int,
+    clients: tuple[bytes, ...],
+    owned: tuple[frozenset[str], ...],
+) -> tuple[Floats, Floats]:
+    """The ``standardisation`` of the last content that this process asked for: cells of a fold have the same one.
+
+    What is kept are two values a channel, and as its key the clients' first rows (``clients``: their bytes).
+    """
+    signal: Floats = np.load(signal_path, mmap_mode="r", allow_pickle=False)
+    starts = [np.frombuffer(each, np.int64) for each in clients]
+    values = standardisation(signal, columns, window, starts, owned)
+    for each in values:
+        each.flags.writeable = False
+    return values
 
 
 Purpose = Literal["run", "tune"]
@@ -185,8 +208,9 @@ def federate(
     """
     _check(dataset, config, owned)
     split, spec = split_windows(dataset, config, len(owned)), dataset.spec
-    starts = [table[:, 0] for table in split.train]
-    mean, std = standardisation(dataset.signal(), spec.columns(), spec.window, starts, owned)
+    starts = tuple(np.ascontiguousarray(table[:, 0]).tobytes() for table in split.train)
+    content = dataset.signal_path, dataset.signal_sha256, spec.columns(), spec.window, starts
+    mean, std = _kept(*content, tuple(map(frozenset, owned)))
     absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
 
     def windows(table: Table) -> WindowSet:

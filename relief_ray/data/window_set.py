@@ -5,6 +5,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -66,6 +67,15 @@ class WindowSet:
             for name in lacked & blocks.keys():
                 blocks[name][rows] = 0.0
         return blocks
+
+    def digest(self, modalities: Collection[str]) -> str:
+        """The sha256 of what ``load`` and the labels depend on beside the signal's file."""
+        absent = sorted((position, sorted(names)) for position, names in self.absent.items())
+        rows = None if self.rows is None else self.rows.shape
+        digest = sha256(repr((len(self), self.window, self.columns, [*modalities], absent, rows)).encode())
+        for values in (self.starts, self.labels, self.subjects, self.mean, self.std, self.rows):
+            digest.update(b"" if values is None else values.tobytes())
+        return digest.hexdigest()
 
     def lacking(self) -> list[tuple[frozenset[str], Mask]]:
         """Each set of sensors that subjects of these windows lack, with their windows (n,); empty where nobody does."""

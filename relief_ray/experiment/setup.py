@@ -286,15 +286,15 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     chosen = config.training.engine
     if chosen == "auto":
         able: tuple[Engine, ...] = (*config.backbone.engines, "reuse")
-        return next(engine for engine in able if engine != "fused" or not _why_not_fused(config))
+        return next(engine for engine in able if engine != "fused" or not (_unfit(config) or why_missing()))
     require_engine(config.backbone, chosen)
-    if chosen == "fused" and (why := _why_not_fused(config)):
+    if chosen == "fused" and (why := _unfit(config) or why_missing()):
         raise UserError(f"training.engine = 'fused': {why}; take 'auto'")
     return chosen
 
 
-def _why_not_fused(config: ExperimentConfig) -> str:
-    """Why a run cannot use the kernels here; empty: it can."""
+def _unfit(config: ExperimentConfig) -> str:
+    """Why the kernels are not for a run, whatever machine it is on; empty: they are."""
     training = config.training
     device = choose_device("auto") if training.device == "auto" else training.device
     if config.device_by_host:
@@ -303,7 +303,7 @@ def _why_not_fused(config: ExperimentConfig) -> str:
         return f"its kernels are for a CPU, expected training.device=cpu, found {device}"
     if training.autocast != "none" or training.stack > 1:
         return "its kernels are float32 and of one client, expected training.autocast=none and training.stack=1"
-    return why_missing()
+    return ""
 
 
 def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine | None = None) -> Setup:
@@ -439,8 +439,8 @@ def _warnings(backbone: Backbone, config: ExperimentConfig, engine: Engine) -> t
     if config.training.missing == "zero_input":
         text += "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out"
     is_slower = "fused" in config.backbone.engines and config.training.engine == "auto" and engine != "fused"
-    why = _why_not_fused(config) if is_slower else ""
-    slower = f"training.engine=auto is {engine} here, which takes longer: {why}" if why and why == why_missing() else ""
+    why = why_missing() if is_slower and not _unfit(config) else ""
+    slower = f"training.engine=auto is {engine} here, which takes longer: {why}" if why else ""
     lines = (slower, text if backbone.statistics else "")
     return (*backbone.warnings, *filter(None, lines), *uncalibrated(config))
 

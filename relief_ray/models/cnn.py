@@ -264,7 +264,7 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, engine: Engine) -> B
             joined.append(Stage(spec=spec, module=KernelSensor(*convs, config.steps, block)))
     blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
     total = KernelSum(bias) if is_fused else FusionSum(bias, nn.ReLU())
-    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
+    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B", takes_single_rows=is_fused))
     last = KernelLinear(head.weight, head.bias) if is_fused else head
     parts.append(trained_stage("head", ("fusion",), last, "head", group="head.1", layer=1))
     stages, declared = apart(parts)

@@ -253,8 +253,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 class KernelSum(nn.Module):
     """``ReLU(sum_m A_m h_m + b)``; a block of one row counts for the whole batch."""
 
-    takes_single_rows = True
-
     def __init__(self, bias: nn.Parameter) -> None:
         """Share the parameter."""
         super().__init__()

@@ -117,7 +117,7 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
         UserError: the module fails on windows, or no layer of it is its head.
     """
     name, shape, raw = type(module).__name__, draft.shape, tuple(RAW + m for m in draft.shape.modalities)
-    body, windows = _OnWindows(module, shape.modalities, by_sensor), [draft.values[i] for i in raw]
+    body, windows = _SideBySide("module", module, shape.modalities if by_sensor else ()), [draft.values[i] for i in raw]
     ran: list[str] = []
     layers = [(n, m) for n, m in module.named_modules() if n and any(p.ndim > 1 for p in m.parameters(recurse=False))]
     hooks = [layer.register_forward_hook(lambda *_, n=n: ran.append(n)) for n, layer in layers]
@@ -232,7 +232,7 @@ class _Draft:
         widths = [self.values[f].shape[1] for f in features]
         if type(first) is not nn.Linear or not first.weight.requires_grad:
             self.warnings.append(_shared_fusion(first))
-            self.add("fusion", tuple(features), _Joined(fusion), "fusion_b", None, None, group="fusion.B")
+            self.add("fusion", tuple(features), _SideBySide("fusion", fusion), "fusion_b", None, None, group="fusion.B")
             return "fusion"
         if first.in_features != sum(widths):
             raise UserError(
@@ -415,32 +415,19 @@ def _sizes(output: object) -> str:
     return f"(B, {', '.join(map(str, output.shape[1:]))})"
 
 
-class _OnWindows(nn.Module):
-    """``module([x_1 | .. | x_M])``, or of the windows by sensor."""
+class _SideBySide(nn.Module):
+    """``of([x_1 | .. | x_M])``, or of a dict of them by sensor."""
 
-    def __init__(self, module: nn.Module, sensors: tuple[str, ...], by_sensor: bool) -> None:
-        """Keep the module as it is."""
+    def __init__(self, name: str, of: nn.Module, sensors: tuple[str, ...] = ()) -> None:
+        """Keep ``of`` as it is, under the name with which its tensors' names begin."""
         super().__init__()
-        self.module, self.sensors, self.by_sensor = module, sensors, by_sensor
+        self.add_module(name, of)
+        self.sensors = sensors
 
-    def forward(self, *windows_BCT: Tensor) -> Tensor:
-        """M windows (B, C_m, T) -> what the module gives."""
-        given = dict(zip(self.sensors, windows_BCT, strict=True)) if self.by_sensor else torch.cat(windows_BCT, 1)
-        out: Tensor = self.module(given)
-        return out
-
-
-class _Joined(nn.Module):
-    """``fusion([h_1 | .. | h_M])``."""
-
-    def __init__(self, fusion: nn.Module) -> None:
-        """Keep the module as it is."""
-        super().__init__()
-        self.fusion = fusion
-
-    def forward(self, *features_BD: Tensor) -> Tensor:
-        """M features (B, D_m) -> (B, ...)."""
-        out: Tensor = self.fusion(torch.cat(features_BD, 1))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """M inputs (B, D_m, ...) -> what the module gives."""
+        (of,) = self.children()
+        out: Tensor = of(dict(zip(self.sensors, inputs, strict=True)) if self.sensors else torch.cat(inputs, 1))
         return out
 
 

@@ -61,6 +61,7 @@ class Stage:
             batches should be split; 0: negligible.
         switched: the layers of ``module`` that work otherwise in training than in a test (dropout, batch norm). They
             are in test mode but for the steps of local training; a backbone finds torch's own by itself.
+        takes_single_rows: whether an input of one row, an absent sensor's, may stand for the whole batch's.
     """
 
     spec: StageSpec
@@ -69,6 +70,7 @@ class Stage:
     pool: nn.Module | None = None
     step_bytes: int = 0
     switched: tuple[nn.Module, ...] = ()
+    takes_single_rows: bool = False
 
 
 def kind_of(name: str) -> Kind:
@@ -124,6 +126,7 @@ def trained_stage(
     frozen: nn.Module | None = None,
     pool: nn.Module | None = None,
     step_bytes: int = 0,
+    takes_single_rows: bool = False,
 ) -> tuple[Stage, GroupParameters]:
     """A stage and the one group that it owns, called as the stage unless ``group`` names it.
 
@@ -134,7 +137,15 @@ def trained_stage(
     tensors = tuple((key, p, kind_of(key)) for key, p in of.named_parameters()) if isinstance(of, nn.Module) else of
     owned = GroupParameters(id=group or name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
     spec = StageSpec(id=name, inputs=inputs, groups=frozenset([owned.id]), modality=modality, feature=feature)
-    return Stage(spec=spec, module=module, frozen=frozen, pool=pool, step_bytes=step_bytes), owned
+    stage = Stage(
+        spec=spec,
+        module=module,
+        frozen=frozen,
+        pool=pool,
+        step_bytes=step_bytes,
+        takes_single_rows=takes_single_rows,
+    )
+    return stage, owned
 
 
 def apart(parts: Iterable[tuple[Stage, GroupParameters]]) -> tuple[list[Stage], list[GroupParameters]]:

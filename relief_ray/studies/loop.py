@@ -55,6 +55,8 @@ from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
 from relief_ray.support.text import install
+from relief_ray.training.executor import SerialExecutor
+from relief_ray.training.inputs import InputCache
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -91,11 +93,14 @@ Stop = Callable[[], bool]
 Tell = Callable[..., None]
 
 
+@dataclass(kw_only=True)
 class Computer:
     """Computes cells that were opened: this one in this process, ``actors.launch.OnRay`` on Ray."""
 
     lost: Callable[[str], None] | None = None
     """Called where Ray does not answer any more."""
+    inputs: InputCache = field(default_factory=InputCache)
+    """Prepared windows of the last cell, of which the next one may have some."""
 
     def where(self, setup: Setup) -> str:
         """Where its clients are computed, in words."""
@@ -104,7 +109,8 @@ class Computer:
     def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
         with threads(setup.job.num_threads):
-            return run_opened(setup, path, should_stop=stop, on_note=on_note)
+            make = partial(SerialExecutor, inputs=self.inputs)
+            return run_opened(setup, path, make, stop, on_note=on_note)
 
     def unopened(self) -> Computer:
         """The same for another process, without what is open in this one."""

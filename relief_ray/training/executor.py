@@ -72,18 +72,31 @@ def _as_they_are(name: str, windows: WindowSet) -> WindowSet:
 class Worker:
     """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
-    def __init__(self, job: Job, readable: Readable = _as_they_are, *, backwards: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        readable: Readable = _as_they_are,
+        *,
+        backwards: bool = False,
+        inputs: InputCache | None = None,
+    ) -> None:
         """Build the backbone on its device and pin the thread count, which the last bits of sums depend on.
 
         ``readable`` turns windows into the same ones where this process can read them; ``backwards``: the last client
-        is trained first, and sums are added up in client order all the same.
+        is trained first, and sums are added up in client order all the same; ``inputs``: prepared windows of the job
+        before this one, which it may have too.
         """
         use_threads(job.num_threads)
         use_device(job.trainer.device)
         self.job = job
         self.backbone = build_verified(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
-        self._cache, self._readable = InputCache(job.cache_limit_mib), readable
+        # Own code may have changed what it was given.
+        data, limit_mib = None if job.modules else job.data, job.cache_limit_mib
+        how = self.backbone.prepare, self.backbone.device, limit_mib
+        source = object() if data is None else (data, job.fleet, *how)
+        self._cache, self._readable = (inputs or InputCache()).begin(limit_mib, source), readable
+        self._digests: dict[str, str] = {}
         self._runs = ClientRuns(job, self.trainer, self._client_inputs)
         self._backwards = backwards
         self._square = squares if job.trainer.engine == "fused" else squares_by_blas
@@ -200,8 +213,10 @@ class Worker:
 
     def _cached(self, name: str, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
         arguments = modalities, self.backbone, self._cache.limit_bytes
+        if name not in self._digests:
+            self._digests[name] = windows.digest(modalities)
         return self._cache.get(
-            name,
+            self._digests[name],
             partial(prepared_bytes, windows, *arguments),
             lambda: prepare(self._readable(name, windows), *arguments),
         )
@@ -331,9 +346,9 @@ def subject_index(windows: WindowSet) -> NDArray[np.int64]:
 class SerialExecutor:
     """Runs blocks of clients one after another in this process (an ``Executor``)."""
 
-    def __init__(self, job: Job, *, backwards: bool = False) -> None:
-        """Build the one worker; ``backwards``: its last client is trained first."""
-        self._worker = Worker(job, backwards=backwards)
+    def __init__(self, job: Job, *, backwards: bool = False, inputs: InputCache | None = None) -> None:
+        """Build the one worker; ``backwards``: its last client is trained first; ``inputs``: as ``Worker`` has them."""
+        self._worker = Worker(job, backwards=backwards, inputs=inputs)
 
     def train(
         self,

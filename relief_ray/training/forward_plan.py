@@ -164,8 +164,7 @@ def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, bat
             values[name] = values[_zero_key(name)]
             continue
         inputs = [values[i] for i in stage.spec.inputs]
-        takes_single_rows = getattr(stage.module, "takes_single_rows", False)
-        if not takes_single_rows and not (plan.shared_absent and name in plan.absent):
+        if not stage.takes_single_rows and not (plan.shared_absent and name in plan.absent):
             inputs = [spread(x, batch) for x in inputs]
         output = stage.module(*inputs)
         values[name] = output * 0.0 if name in plan.zero_features else output

@@ -97,14 +97,22 @@ class InputCache:
     """Cache of prepared windows by name, at most ``limit_mib``; evicts the most recently used item.
 
     Rounds train the same clients in about the same order (not exactly: workers pull their work), so the item that was
-    used last is likely to be needed last.
+    used last is likely to be needed last. One cache may serve a process's jobs one after the other, since the cells of
+    a fold have the same windows; items are named by content then.
     """
 
-    def __init__(self, limit_mib: int) -> None:
+    def __init__(self, limit_mib: int = 0) -> None:
         """An empty cache."""
         self.limit_bytes = limit_mib * MIB
         self._items: OrderedDict[str, ClientInputs] = OrderedDict()
-        self._used = 0
+        self._used, self._source = 0, object()
+
+    def begin(self, limit_mib: int, source: object) -> InputCache:
+        """Serve a job; what the last one had stays where both prepare the same clients' data alike (``source``)."""
+        if source != self._source:
+            self._items, self._used, self._source = OrderedDict(), 0, source
+        self.limit_bytes = limit_mib * MIB
+        return self
 
     def get(self, name: str, nbytes: Callable[[], int], load: Callable[[], ClientInputs]) -> ClientInputs:
         """Return the cached item, or load it after evicting others until its ``nbytes()`` fit."""

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.data import DataConfig, Dataset, FederatedData, federate, get_spec, num_clients, open_dataset
+from relief_ray.data import (
+    DataConfig,
+    Dataset,
+    FederatedData,
+    federate,
+    federated_data,
+    get_spec,
+    num_clients,
+    open_dataset,
+)
 from relief_ray.data.federated_data import standardisation
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError
@@ -95,6 +104,20 @@ def test_statistics_come_from_the_owners_only(mini: Dataset) -> None:
     np.testing.assert_allclose(first_three.mean(axis=(0, 2)), 0.0, atol=1e-5)
     np.testing.assert_allclose(first_three.std(axis=(0, 2)), 1.0, atol=1e-5)
     assert not np.allclose(everyone.test.mean[6:], rare.test.mean[6:])
+
+
+def test_statistics_of_equal_content_are_summed_once(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last content alone: cells of a fold follow one another."""
+    asked: list[int] = []
+    plain = federated_data.standardisation
+    monkeypatch.setattr(federated_data, "standardisation", lambda *a: asked.append(1) or plain(*a))
+    federated_data._kept.cache_clear()
+    first, same, other = (made(mini, split="held_out_subject", fold=fold) for fold in (0, 0, 1))
+    assert len(asked) == 2 and same.clients[0].mean is first.clients[0].mean
+    assert not np.array_equal(other.clients[0].mean, first.clients[0].mean)
+    assert not first.clients[0].mean.flags.writeable, "a cell cannot change the next one's"
+    rare = federate(mini, DataConfig(split="held_out_subject"), [("acc", "gyro", "mag")] * 3 + [("acc",)] * 3)
+    assert len(asked) == 3 and not np.array_equal(rare.clients[0].mean, first.clients[0].mean)
 
 
 def standardised(signal: np.ndarray) -> np.ndarray:

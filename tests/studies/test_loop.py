@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 import relief_ray as rr
+from relief_ray.data.window_set import WindowSet
 from relief_ray.studies import progress
 from tests.refusals import SENDS_1E30
 from tests.studies.conftest import SMALL
@@ -17,6 +18,23 @@ def warned(ask) -> list[warnings.WarningMessage]:
         warnings.simplefilter("always")
         ask()
     return [w for w in caught if ": round " in str(w.message)]
+
+
+def test_cells_of_one_process_have_the_bits_of_each_alone(small_study, monkeypatch, tmp_path):
+    """Though the second one takes over windows and statistics of the first; of the second seed it has others."""
+    loaded, load = [], WindowSet.load
+    monkeypatch.setattr(WindowSet, "load", lambda windows, *a: loaded.append(len(windows)) or load(windows, *a))
+
+    def models_of(strategies):
+        loaded.clear()
+        words = {"strategies": strategies, "seeds": [1], "backbone": SMALL, "quiet": True}
+        study = rr.run("quick", out=tmp_path / "-".join(strategies), **words)
+        return {run.method: [record.model_sha256 for record in run.ledger] for run in study.runs}, sum(loaded)
+
+    (first, windows), (second, again) = models_of(["fedavg"]), models_of(["relief"])
+    both, together = models_of(["fedavg", "relief"])
+    assert both == first | second and again == windows == together > 0
+    assert both["relief"] == [record.model_sha256 for record in small_study.run("relief", seed=1).ledger]
 
 
 @pytest.mark.ci

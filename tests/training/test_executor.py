@@ -11,6 +11,8 @@ from relief_ray.core.client import ClientProgram
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
 from relief_ray.core.streams import Streams
+from relief_ray.data.dataset import DataReference
+from relief_ray.data.window_set import WindowSet
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.training import executor as worker_module
@@ -184,6 +186,56 @@ def test_what_was_used_last_makes_room_since_it_is_needed_last():
     big = ClientInputs(inputs={"acc": torch.zeros(2**19)}, labels=torch.zeros(1, dtype=torch.int64))
     values = [cache.get("big", lambda: 2**21, load) for load in (lambda: big, lambda: None)]
     assert values == [big, big], "one that is too large is kept alone"
+
+
+def test_a_cache_keeps_for_the_next_job_what_comes_from_the_same_source():
+    loads = []
+
+    def get(name):
+        item = ClientInputs(inputs={"acc": torch.zeros(2**17)}, labels=torch.zeros(1, dtype=torch.int64))
+        cache.get(name, lambda: 2**19, lambda: loads.append(name) or item)
+
+    cache = InputCache().begin(1, "a signal")  # two items of half a MiB
+    get("a"), get("b")
+    cache.begin(1, "a signal")
+    get("b"), get("a")
+    assert loads == ["a", "b"]
+    cache.begin(1, "another signal")
+    assert cache._used == 0
+    get("b")
+    assert loads == ["a", "b", "b"] and cache._used == 2**19
+
+
+@pytest.mark.parametrize("engine", ["naive", "gemm", "fused"])
+def test_a_job_takes_over_prepared_windows_of_equal_content_alone(job, engine, monkeypatch):
+    """Here all but those of client 1, who has others; own code, or another way to prepare them, takes none."""
+    loaded, load = [], WindowSet.load
+    monkeypatch.setattr(
+        WindowSet, "load", lambda windows, sensors: loaded.append(len(windows)) or load(windows, sensors)
+    )
+    known = DataReference(name="x", key="x", signal_sha256="x")
+    first = replace(job, data=known, trainer=replace(job.trainer, engine=engine), build=partial(build, engine))
+    clients = (first.clients[0], replace(first.clients[1], labels=first.clients[1].labels[::-1]), first.clients[2])
+    tasks, inputs = tasks_of(job), InputCache()
+
+    def round_of(each, inputs=None):
+        loaded.clear()
+        worker = Worker(each, inputs=inputs)
+        result = next(worker.train_blocks(1, models(), [tasks], {}))
+        return result.sums["global"], worker.evaluate(models(), TARGETS, {}, "test")
+
+    round_of(first, inputs)
+    assert loaded == [20, 9, 5, 31]
+    second = replace(first, clients=clients, streams=Streams(seed=5))
+    (sums, counts), again = round_of(second, inputs), loaded.copy()
+    (alone, counts_alone), whole = round_of(second), loaded.copy()
+    assert (again, whole) == ([9], [20, 9, 5, 31])
+    assert all(torch.equal(part.plain, alone[j].plain) for j, part in sums.items())
+    assert all(torch.equal(counts[label], value) for label, value in counts_alone.items())
+    round_of(replace(second, modules=("own",)), inputs)
+    assert len(loaded) == 4
+    round_of(replace(second, build=partial(build, "gemm" if engine == "naive" else "naive")), inputs)
+    assert len(loaded) == 4
 
 
 def test_room_is_made_before_windows_are_loaded(job):

@@ -155,6 +155,22 @@ def test_a_report_that_is_stopped_says_so_in_a_line(start: Start, tmp_path: Path
     assert process.returncode == 143 and errors.splitlines()[-1:] == ["stopped; the same command does it again"]
 
 
+def test_ctrl_c_while_the_ray_of_the_drivers_machine_is_frozen_ends_the_command_in_time(start: Start, tmp_path: Path):
+    """Rounds are in this process, whose main thread Ray's own calls hold then."""
+    process = start(*a_run(tmp_path, *ON_RAY))
+    output = Output(process)
+    output.wait_for("2/100000")
+    members = descendants(process.pid)
+    (raylet,) = (p for p in members if Path(f"/proc/{p}/comm").read_text().strip() == "raylet")
+    os.kill(raylet, signal.SIGSTOP)
+    time.sleep(3.0)
+    began_s = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    assert time.monotonic() - began_s < LIMIT_S and process.returncode == 130
+    assert f"relief-ray resume {tmp_path / 'x'}" in output.whole() and not wait_until_gone(members)
+
+
 @pytest.mark.parametrize(("name", "why"), [("raylet", "has been frozen for 30 s"), ("gcs_server", "has not answered")])
 def test_a_frozen_ray_of_the_drivers_machine_ends_the_command_and_a_resume_has_the_same_bits(
     start: Start, invoke: Invoke, tmp_path: Path, name, why

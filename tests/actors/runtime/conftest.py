@@ -31,6 +31,12 @@ def federation_travels():
 
 
 @pytest.fixture
+def joined(cluster, monkeypatch):
+    """The shared cluster as one that was up before this process: packed runs have a coordinator, as others have."""
+    monkeypatch.setattr("actors.launch.owns_cluster", lambda: False)
+
+
+@pytest.fixture
 def on_ray(cluster):
     """Opens executors that are closed after the test."""
     with contextlib.ExitStack() as stack:

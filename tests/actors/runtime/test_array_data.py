@@ -29,7 +29,7 @@ def new_run(folder, name, mode):
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_a_packed_run_that_is_killed_goes_on_with_the_bits_of_an_inline_one(cluster, tmp_path):
+def test_a_packed_run_that_is_killed_goes_on_with_the_bits_of_an_inline_one(joined, tmp_path):
     labels = np.tile(np.repeat([1, 2, 3], 80), 4)
     signals = np.random.default_rng(0).normal(size=(len(labels), 3)) + labels[:, None]
     person = np.repeat([1, 2, 3, 4], 240)

@@ -87,7 +87,7 @@ def test_a_process_that_never_answers_ends_the_run_as_one_that_died(tmp_path: Pa
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_coordinator_that_dies_with_every_start_ends_the_run_with_the_line_that_resumes(
-    cluster, tmp_path: Path, capsys
+    joined, tmp_path: Path, capsys
 ) -> None:
     def dies(round_: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_coordinator_that_dies_with_every_start_ends_the_run_with_the_line_tha
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) -> None:
+def test_deaths_with_rounds_between_them_do_not_add_up(joined, tmp_path: Path) -> None:
     """Four deaths, each after some more rounds."""
     here, there, notes = tmp_path / "here", tmp_path / "there", []
 
@@ -125,7 +125,7 @@ def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) 
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_a_full_disk_of_the_coordinator_has_its_exit_code(cluster, tmp_path: Path) -> None:
+def test_a_full_disk_of_the_coordinator_has_its_exit_code(joined, tmp_path: Path) -> None:
     def full(round_: int) -> None:
         import errno
 

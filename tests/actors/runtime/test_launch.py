@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 
-from actors.launch import Hooks, OnRay, choose_mode, local_session, run_experiment
+from actors.launch import Hooks, OnRay, _rounds_are_here, choose_mode, local_session, run_experiment
 from actors.runtime.coordinator import GracePeriod
+from actors.runtime.gauges import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
@@ -28,6 +30,7 @@ from relief_ray.studies.progress import Callback
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import hear_signals
+from tests.own import METHOD
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
@@ -67,6 +70,7 @@ class AtFirstRound:
     def __call__(self):
         if self.pid is None and read_rounds(self.folder):
             self.pid, self.since_s = driver(self.folder), time.monotonic()
+            assert self.pid != os.getpid(), "the rounds are in this process"
             os.kill(self.pid, self.strike)
         return False
 
@@ -130,9 +134,40 @@ def test_a_grace_period_ends_some_time_after_the_request_to_stop():
     assert grace_period.is_over()
 
 
+@pytest.mark.parametrize(
+    ("mode", "owns", "strategy", "expected"),
+    [
+        ("packed", True, "relief", True),
+        ("packed", False, "relief", False),
+        ("actors", True, "relief", False),
+        ("packed", True, "own", False),
+    ],
+)
+def test_rounds_are_in_this_process_where_nothing_speaks_for_another(
+    write, monkeypatch, mode, owns, strategy, expected
+):
+    """Another one is for clusters that outlive this process, for actors, and for code that may end its process."""
+    monkeypatch.setattr("actors.launch.owns_cluster", lambda: owns)
+    config = parse(CONFIG | {"strategy": f"{write(METHOD)}:Mine" if strategy == "own" else strategy})
+    assert _rounds_are_here(replace(prepare(parse(CONFIG)), config=config), RuntimeConfig(mode=mode)) == expected
+
+
 @pytest.mark.ci
 @pytest.mark.ray
-def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path):
+def test_a_packed_run_on_a_cluster_of_its_own_has_no_coordinator_and_shows_its_gauges(
+    cluster, tmp_path, inline, monkeypatch
+):
+    shown, drivers = [], set()
+    monkeypatch.setattr(Gauges, "show", lambda gauges, record, peak_mib: shown.append((record.round, peak_mib > 50)))
+    watch = Hooks(should_stop=lambda: bool(drivers.add(driver(tmp_path))))
+    assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "done"
+    assert results(tmp_path) == inline and drivers == {os.getpid()}
+    assert shown == [(round_, True) for round_ in range(5)]
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(joined, tmp_path):
     """Sixty rounds of milliseconds: still under way when the first of them is read."""
     notes, here, there = [], tmp_path / "here", tmp_path / "there"
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
@@ -145,7 +180,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(cluster, tmp_path):
+def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(joined, tmp_path):
     """It reads the ledger, of which the new process drops rounds that it computes again."""
     seen, killed = [], []
 
@@ -166,7 +201,7 @@ def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(cluster, 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, tmp_path, monkeypatch):
+def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(joined, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.runtime.coordinator_client._SILENT_S", 3.0)
     notes, here, there = [], tmp_path / "here", tmp_path / "there"
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
@@ -179,7 +214,7 @@ def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, t
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_stop_does_not_wait_for_a_frozen_coordinator(cluster, tmp_path):
+def test_a_stop_does_not_wait_for_a_frozen_coordinator(joined, tmp_path):
     freeze = StopAtFirstRound(tmp_path, signal.SIGSTOP)
     run = run_experiment(new_run(tmp_path, rounds=5000, num_hosts=1), tmp_path, Hooks(should_stop=freeze))
     assert time.monotonic() - freeze.since_s < 10.0
@@ -205,7 +240,7 @@ class Runs:
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_processes_stay_for_the_next_run_unless_it_needs_others(cluster, tmp_path, inline):
+def test_processes_stay_for_the_next_run_unless_it_needs_others(joined, tmp_path, inline):
     with closing(WorkerCache()) as worker_cache:
         next_run = Runs(worker_cache, tmp_path, inline)
         next_run("first")
@@ -272,7 +307,7 @@ def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
 
 @pytest.mark.ci
 @pytest.mark.ray
-def test_an_error_of_the_coordinator_is_raised_here_unchanged(worker_cache, tmp_path):
+def test_an_error_of_the_coordinator_is_raised_here_unchanged(joined, worker_cache, tmp_path):
     setup = new_run(tmp_path, num_hosts=1)
     with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
         run_experiment(setup, tmp_path, worker_cache=worker_cache)
@@ -285,11 +320,10 @@ from pathlib import Path
 
 import ray
 
-from actors.launch import Hooks, run_experiment
+from actors import launch
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.signals import StopSignals
 from relief_ray.config.experiment import parse
-from relief_ray.experiment.experiment import ignore
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.run_folder import read_rounds
 
@@ -312,8 +346,9 @@ with StopSignals() as stop:
         look()
         return stop.requested()
 
-    on_round = None if sys.argv[3] == "separate" else ignore
-    run = run_experiment(setup, folder, Hooks(should_stop=should_stop, on_round=on_round))
+    if sys.argv[3] == "separate":
+        launch.owns_cluster = lambda: False  # as on one that was up before: with a coordinator
+    run = launch.run_experiment(setup, folder, launch.Hooks(should_stop=should_stop))
 assert not ray.is_initialized()
 assert session_folders and not any(path.exists() for path in session_folders)
 assert not (Path(os.environ["HOME"]) / ".ray").exists()
@@ -371,10 +406,10 @@ def wait_for(condition, seconds):
     ("number", "code", "where", "everybody"),
     [
         # As systemd and Slurm do; `timeout` signals a process group, which is no more than that.
-        pytest.param(signal.SIGTERM, 143, "separate", True, id="sigterm to all processes"),
-        pytest.param(signal.SIGHUP, 129, "here", True, id="sighup to all processes", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, 130, "separate", False, id="ctrl-c", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 143, "here", False, id="sigterm", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "here", True, id="sigterm to all processes"),
+        pytest.param(signal.SIGHUP, 129, "separate", True, id="sighup to all processes", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, "here", False, id="ctrl-c", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "separate", False, id="sigterm", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, number, code, where, everybody):

@@ -17,6 +17,7 @@ from actors.runtime.session import short_folder
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
+from relief_ray.experiment.experiment import ignore
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
@@ -67,7 +68,7 @@ def outcome(folder: Path, run: ExperimentConfig, separate: bool = False) -> dict
     setup, opened = create(run, folder)
     opened.close()
     try:
-        run_experiment(setup, folder, Hooks(separate=separate))
+        run_experiment(setup, folder, Hooks(on_round=None if separate else ignore))
     except UserError as error:
         return {"refused": str(error)}
     rounds = read_rounds(folder)
