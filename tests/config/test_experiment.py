@@ -97,6 +97,7 @@ BAD = [
     ({"training": {"batch_size": 0}}, "training.batch_size = 0: "),
     ({"training": {"lr": 0}}, "training.lr = 0: "),
     ({"training": {"lr": float("nan")}}, "training.lr = nan: "),
+    ({"runtime": {"mirror": "memory://x"}}, "runtime.mirror = 'memory://x': a store that ends with this process"),
     ({"training": {"missing": "drop"}}, "training.missing = 'drop': expected one of zero_input, zero_feature"),
     ({"training": {"engine": "turbo"}}, "training.engine = 'turbo': "),
     ({"evaluation": {"every": 0}}, "evaluation.every = 0: "),
