@@ -77,7 +77,8 @@ LEAKS = {
 }
 DEPENDS = {
     "a counter": ("objective", "loss = loss * (1.0 + 0.01 * len(calls))"),
-    "a counter of clients": ("refine", "calls.append(0); task = rr_replace(task, epochs=1 + len(calls) % 2)"),
+    # Odd or even, a host's count can be the one that it has in the fresh process, by chance.
+    "a counter of clients": ("refine", "calls.append(0); task = rr_replace(task, epochs=1 + len(calls) % 7)"),
     "the first client": ("objective", "loss = loss * globals().setdefault('first', 1.0 + float(loss))"),
     "an unseeded generator": ("objective", "loss = loss * np.random.default_rng().random()"),
     "numpy's global generator": ("objective", "loss = loss * np.random.rand()"),

@@ -1,10 +1,11 @@
 """The table of promises and tests in docs/reliability.md: which tests it names, how each is marked, and running them.
 
-    python -m tests.reliability [--write] [PYTEST OPTION..]
+    python -m tests.reliability [--write | --run [PYTEST OPTION..]]
 
-Runs every test that the page names, one after the other, whatever its marks; ``-m ci`` or ``-m "not slow"`` takes
-some of them. ``--write`` runs none: it writes behind each test which mark keeps it out of the fast tests, as the tests
-have it. A test holds the page to that, and to tests that exist.
+Behind each test the page says which mark keeps it out of the fast tests, as the tests have it: without an option this
+is looked at and nothing is run, ``--write`` writes it. ``--run`` runs every test that the page names, one after the
+other, whatever its marks; ``-m ci`` or ``-m "not slow"`` takes some of them. A test holds the page to its marks, and to
+tests that exist.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -63,16 +65,23 @@ def marked(text: str) -> str:
     return _NAMED.sub(named, text)
 
 
-def main() -> int:
-    """Run the tests of the page, or write their marks; return pytest's exit status."""
-    text, options = PAGE.read_text(encoding="utf-8"), sys.argv[1:]
+def main(options: Sequence[str]) -> int:
+    """Look at the page, write its marks, or run its tests; return the exit status."""
+    text = PAGE.read_text(encoding="utf-8")
+    page, tests = marked(text), named_in(text)
+    if options[:1] == ["--run"]:
+        # Without `-m` the defaults of pyproject.toml would leave the slow ones out.
+        words = [*([] if "-m" in options else ["-m", ""]), *options[1:], *tests]
+        return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
     if options == ["--write"]:
-        PAGE.write_text(marked(text), encoding="utf-8")
-        return 0
-    # Without `-m` the defaults of pyproject.toml would leave the slow ones out.
-    words = [*([] if "-m" in options else ["-m", ""]), *options, *named_in(marked(text))]
-    return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
+        PAGE.write_text(page, encoding="utf-8")
+    elif options:
+        raise SystemExit(f"{' '.join(options)}: unknown; expected --write, or --run with options of pytest behind it")
+    elif page != text:
+        raise SystemExit(f"{PAGE.name}: a mark is not its test's; write them: python -m tests.reliability --write")
+    print(f"{PAGE.name}: {len(tests)} tests with their marks")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -107,7 +107,7 @@ def test_killed_from_outside_whenever_it_happens_to_be(environment, golden, tmp_
 
 @pytest.fixture
 def halfway(tmp_path):
-    """A run of four rounds (0 to 3) that was stopped after two."""
+    """A run of three rounds that was stopped after two."""
     path = tmp_path / "run"
     assert drive(config_of("relief"), path, should_stop=after_rounds(2)).status == "interrupted"
     return path
@@ -119,8 +119,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(halfway, golde
     setup, folder = reopen(halfway)
     with folder:
         experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job))
-        assert experiment.next_round == 1 and older.name == "round-000000"
-        assert any("round-000001" in line for line in experiment.repairs)
+        assert experiment.next_round == 2 and older.name == "round-000001"
+        assert any("round-000002" in line for line in experiment.repairs)
         experiment.run()
     assert outcome(halfway) == golden("relief")
 

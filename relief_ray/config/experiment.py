@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -59,7 +59,7 @@ from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown, value_text
 from relief_ray.support.files import read_whole
-from relief_ray.support.frozen import FrozenConfig, all_read, numbers_or_text, strictly
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read, numbers_or_text, strictly
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -169,6 +169,8 @@ _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 class EvaluationConfig(FrozenConfig):
     """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one."""
 
+    read_with: ClassVar[ReadWith] = (("average", "tail", ("window",)), ("average", "ema", ("decay",)))
+
     every: int = Field(default=5, ge=1)
     """Rounds between two evaluations."""
     parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
@@ -183,7 +185,7 @@ class EvaluationConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> EvaluationConfig:
-        return all_read(self, "evaluation", (("average", "tail", ("window",)), ("average", "ema", ("decay",))))
+        return all_read(self, "evaluation", self.read_with)
 
 
 class RecordConfig(FrozenConfig):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -58,6 +58,8 @@ class Key:
     """What it decides, in a sentence."""
     schema: Schema = field(default_factory=dict, compare=False)
     """What it holds, as JSON Schema."""
+    read_with: str = ""
+    """The setting without which it is refused, ``training.optimizer=sgd``; empty: none."""
 
     def holds(self, path: str) -> bool:
         """Whether ``path`` is the key's or leads into its value, as ``fleet.owned.C`` and ``data.subjects.0`` do."""
@@ -83,8 +85,19 @@ class _AnyType(GenerateJsonSchema):
 
 def keys_of(model: type[BaseModel], prefix: str = "", of: str = "") -> Iterator[Key]:
     """Keys of a class and of the sections in it, in the order of their declaration; ``of``: as in ``Key``."""
-    schema = model.model_json_schema(schema_generator=_AnyType)
-    yield from _keys_of(schema, schema.get("$defs", {}), prefix, of)
+    schema, switches = model.model_json_schema(schema_generator=_AnyType), dict(_switches(model, prefix))
+    for key in _keys_of(schema, schema.get("$defs", {}), prefix, of):
+        yield replace(key, read_with=switches.get(key.key, ""))
+
+
+def _switches(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """The keys that one value of another key reads, each with that setting."""
+    for switch, needed, names in getattr(model, "read_with", ()):
+        values = " or ".join(map(value_text, needed if isinstance(needed, tuple) else (needed,)))
+        yield from ((f"{prefix}{name}", f"{prefix}{switch}={values}") for name in names)
+    for name, part in model.model_fields.items():
+        if isinstance(part.annotation, type) and issubclass(part.annotation, BaseModel):
+            yield from _switches(part.annotation, f"{prefix}{name}.")
 
 
 def _keys_of(section: Schema, sections: Mapping[str, Schema], prefix: str, of: str) -> Iterator[Key]:
@@ -236,6 +249,12 @@ def unknown_key(path: str, keys: Iterable[Key]) -> str:
 
 
 def _of(meant: str, path: str, keys: Iterable[Key]) -> str:
-    """`` of pilot`` where a key of another section than the written one is of some methods or backbones alone."""
-    owners = [key.of for key in keys if key.key == meant and key.of]
-    return f" of {listed(owners)}" if owners and meant.partition(".")[0] != path.partition(".")[0] else ""
+    """`` of pilot`` where a key of another section than the written one is of some methods or backbones alone.
+
+    ``, with training.optimizer=sgd`` where a key of every run is refused without that.
+    """
+    found = [key for key in keys if key.key == meant]
+    owners = [key.of for key in found if key.of]
+    if owners:
+        return f" of {listed(owners)}" if meant.partition(".")[0] != path.partition(".")[0] else ""
+    return "".join(f", with {key.read_with}" for key in found if key.read_with)

@@ -60,9 +60,7 @@ class RuntimeConfig(FrozenConfig):
     @classmethod
     def _stays(cls, uri: str | None) -> str | None:
         if uri is not None and uri.partition(":")[0] == "memory":
-            raise ValueError(
-                f"mirror = {uri!r} ends with this process; expected a store that stays, file:///mnt/disk/copy"
-            )
+            raise ValueError("a store that ends with this process; expected one that stays, file:///mnt/disk/copy")
         return uri
 
     @field_validator("mode", "placement", "data")

@@ -365,7 +365,8 @@ def _array(name: str, kinds: str, what: str) -> Callable[[DatasetSpec, Recording
         is_array = type(value) in (np.ndarray, np.memmap)  # a masked array is one, too, and forgets its mask
         if not is_array or value.dtype.kind not in kinds:
             found = f"are {value.dtype}" if is_array else f"are of type {type(value).__name__}"
-            yield f"{name} {found}, expected {what} in a numpy array"
+            way = "" if is_array else f": np.asarray({name})"
+            yield f"{name} {found}, expected {what} in a numpy array{way}"
 
     return check
 

@@ -1,7 +1,7 @@
 """Data section of a configuration: the dataset, its windows and splits, and their division among clients."""
 
 from dataclasses import replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -9,7 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.support.frozen import FrozenConfig, all_read
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]
@@ -25,6 +25,11 @@ _ADDED: Final = frozenset(
 
 class DataConfig(FrozenConfig):
     """Dataset, windows, split and division among clients."""
+
+    read_with: ClassVar[ReadWith] = (
+        ("partition", ("dirichlet", "quantity"), ("dirichlet_alpha", "min_partition_size")),
+        ("partition", "dirichlet", ("self_balancing",)),
+    )
 
     name: str = "dsa_mini"
     """A built-in dataset, the import path of a user's `Loader`, or `arrays:NAME@SHA12`, which `rr.dataset` gives."""
@@ -101,9 +106,7 @@ class DataConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> "DataConfig":
-        drawn = ("dirichlet_alpha", "min_partition_size")
-        read_with = (("partition", ("dirichlet", "quantity"), drawn), ("partition", "dirichlet", ("self_balancing",)))
-        return all_read(self, "data", read_with)
+        return all_read(self, "data", self.read_with)
 
     def spec(self) -> DatasetSpec:
         """The dataset's description with the chosen units and length of windows."""

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -196,21 +196,27 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
         f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
     )
     found = held or f"none of them in {source.path}, but {some_of(names)}"
-    missing = _lacking(expected, holders.values())
+    lacking, fix = _lacking(spec, source.path, expected, holders)
     raise UserError(
         f"dataset {spec.name!r}: {'several folders hold' if complete else 'no folder holds'} all of its "
-        f"{len(set(expected))} files ({expected[0]}, ..); found {found}{missing}. "
-        f"Fix: {'add what is missing, or leave its person out of `subjects`; ' if missing else ''}set "
-        "RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader names that no "
-        "other dataset has"
+        f"{len(set(expected))} files ({expected[0]}, ..); found {found}{lacking}. "
+        f"Fix: {fix}set RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader "
+        "names that no other dataset has"
     )
 
 
-def _lacking(expected: Sequence[str], found: Iterable[Collection[str]]) -> str:
-    """Name what the folder with the most of the expected files lacks; empty where no folder has one, or one has all."""
-    most = max(found, key=len, default=())
-    lacking = [end for end in dict.fromkeys(expected) if end not in most]
-    return f"; missing: {', '.join(lacking[:3])}{', ..' if len(lacking) > 3 else ''}" if most and lacking else ""
+def _lacking(
+    spec: DatasetSpec, path: Path, expected: Sequence[str], holders: Mapping[str, Collection[str]]
+) -> tuple[str, str]:
+    """What the folder with the most of the expected files lacks, and the fix; empty where no folder has one, or all."""
+    most = max(holders, key=lambda folder: len(holders[folder]), default="")
+    lacking = [end for end in dict.fromkeys(expected) if end not in holders.get(most, expected)]
+    unlike = [end for end in lacking if (path / most / end).is_file()]
+    if unlike:
+        return f"; in it, but not like {as_written(spec.member)}: {some_of(unlike)}", "mend `member` of the loader; "
+    if lacking:
+        return f"; missing: {some_of(lacking)}", "add what is missing, or leave its person out of `subjects`; "
+    return "", ""
 
 
 def _is_marked(source: Source, folders: Iterable[str]) -> bool:

@@ -417,12 +417,13 @@ def parse_claims(content: bytes, where: str) -> Claims:
 
 def _said(fault: ErrorDetails) -> str:
     """A fault of a claims file in words: the key, what was found, what was expected."""
-    key, kind, found = ".".join(map(str, fault["loc"])), fault["type"], f" = {shown(fault['input'])}"
+    key, kind = ".".join(map(str, fault["loc"])), fault["type"]
+    found = f"{key} = {shown(fault['input'])}" if key else f"holds {shown(fault['input'])}"
     if kind == "extra_forbidden":
         known = Claim.model_fields if "." in key else Claims.model_fields
         return f"unknown key {key!r}{nearest(key.rpartition('.')[2], known)}; expected one of {', '.join(known)}"
     fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
-    return f"{key}{'' if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
+    return f"{key if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
 
 
 _FITS = {

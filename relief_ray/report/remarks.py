@@ -38,7 +38,8 @@ _FULL = "full_only (FedAvg of the clients with all sensors)"
 _FAILURES = (
     "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase; lower "
     "training.lr or set training.clip_norm)",
-    "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
+    "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing; more rounds or a lower "
+    "training.lr may help)",
 )
 
 

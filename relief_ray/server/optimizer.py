@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -23,7 +23,7 @@ from torch import Tensor
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.core.protocols import ModelGroups
-from relief_ray.support.frozen import FrozenConfig, all_read
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
 
 # The moments' names in ``ServerState.tensors``: ``server.m/global/fusion.B``.
 MOMENTS: Final = "server."
@@ -32,6 +32,11 @@ _FIRST, _SECOND = f"{MOMENTS}m", f"{MOMENTS}v"
 
 class ServerConfig(FrozenConfig):
     """The server's step after aggregation, for methods that average."""
+
+    read_with: ClassVar[ReadWith] = (
+        ("optimizer", ("fedavgm", "fedadam", "fedyogi"), ("lr", "momentum")),
+        ("optimizer", ("fedadam", "fedyogi"), ("beta2", "tau")),
+    )
 
     optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi"] = "none"
     """Rule of the server's step; ``none`` takes the aggregated model as it is."""
@@ -46,12 +51,7 @@ class ServerConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> ServerConfig:
-        adaptive = ("fedadam", "fedyogi")
-        read_with = (
-            ("optimizer", ("fedavgm", *adaptive), ("lr", "momentum")),
-            ("optimizer", adaptive, ("beta2", "tau")),
-        )
-        return all_read(self, "server", read_with)
+        return all_read(self, "server", self.read_with)
 
     @property
     def rate(self) -> float:

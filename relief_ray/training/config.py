@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from relief_ray.core.messages import MAX_EPOCHS
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
-from relief_ray.support.frozen import FrozenConfig, all_read
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
 from relief_ray.support.process import Autocast, Device, choose_device
 from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule
 
@@ -20,6 +20,12 @@ ScheduleName = Literal["constant", "cosine", "linear", "step"]
 
 class TrainingConfig(FrozenConfig):
     """Local training of all clients."""
+
+    read_with: ClassVar[ReadWith] = (
+        ("optimizer", "sgd", ("momentum",)),
+        ("schedule", ("cosine", "linear"), ("schedule_end",)),
+        ("schedule", "step", ("schedule_every", "schedule_factor")),
+    )
 
     epochs: int = Field(default=5, ge=1, le=MAX_EPOCHS)
     """Local epochs per round, E."""
@@ -60,12 +66,7 @@ class TrainingConfig(FrozenConfig):
     def _all_is_read(self) -> TrainingConfig:
         if self.schedule == "step" and self.schedule_every is None:
             raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
-        read_with = (
-            ("optimizer", "sgd", ("momentum",)),
-            ("schedule", ("cosine", "linear"), ("schedule_end",)),
-            ("schedule", "step", ("schedule_every", "schedule_factor")),
-        )
-        return all_read(self, "training", read_with)
+        return all_read(self, "training", self.read_with)
 
     @model_validator(mode="after")
     def _stack_is_ours(self) -> TrainingConfig:

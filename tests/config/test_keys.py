@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, parse, read_settings
-from relief_ray.config.keys import Key, in_words, nearest_keys
+from relief_ray.config.keys import Key, in_words, nearest_keys, unknown_key
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
@@ -115,6 +115,24 @@ def test_a_field_is_described_by_the_string_under_it_of_the_class_that_has_it():
 )
 def test_the_full_path_that_was_meant(wrong, right):
     assert nearest_keys(wrong, all_keys()) == right
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near", "with_", "typed"),
+    [
+        ("training.beta", "training.momentum", "training.optimizer=sgd", "0.5"),
+        ("training.schedul_end", "training.schedule_end", "training.schedule=cosine or linear", "0.5"),
+        ("server.beta_2", "server.beta2", "server.optimizer=fedadam or fedyogi", "0.5"),
+        ("data.alpha", "data.dirichlet_alpha", "data.partition=dirichlet or quantity", "0.7"),
+        ("evaluation.windw", "evaluation.window", "evaluation.average=tail", "3"),
+    ],
+)
+def test_a_suggestion_that_is_refused_alone_says_with_what_it_is_taken(wrong, near, with_, typed):
+    assert unknown_key(wrong, all_keys()).endswith(f" (did you mean {near!r}, with {with_}?)")
+    setting = f"{near}={typed}"
+    with pytest.raises(UserError, match=f"which does not read it; expected one of the two: set {with_} or remove"):
+        parse(override({}, [setting]))
+    parse(override({}, [setting, with_.partition(" or ")[0]]))
 
 
 def test_a_key_of_another_method_is_not_suggested():

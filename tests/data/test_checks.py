@@ -136,7 +136,7 @@ def changed_signal(value: float) -> np.ndarray:
         ({"signal": np.ma.masked_less(changed_signal(0.0), 0)}, "channels", "signal are of type MaskedArray"),
         ({"signal": changed_signal(0.0).astype(complex)}, "channels", "signal are complex128, expected numbers"),
         ({"signal": changed_signal(0.0).astype(object)}, "channels", "signal are object, expected numbers"),
-        ({"labels": [1] * 100}, "labels", "labels are of type list, expected integers in a numpy array"),
+        ({"labels": [1] * 100}, "labels", "labels are of type list, expected integers in a numpy array: np.asarray("),
         ({"bouts": np.array([[0.0, 100.0]])}, "bouts", "bouts are float64, expected integers"),
         ({"facts": [1]}, "description", "facts are of type list, expected a mapping"),
         (

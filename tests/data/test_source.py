@@ -1,6 +1,7 @@
 """Raw files are found where users put them; failures say where was looked and what to do."""
 
 import json
+import re
 import shutil
 import zipfile
 from dataclasses import replace
@@ -97,6 +98,22 @@ def test_a_folder_with_other_names_than_the_loaders_says_which(tmp_path: Path) -
         UserError, match=r"none of them in .*mhealth, but mHealth_subject1\.log, mHealth_subject2\.log\. F"
     ):
         narrow(MHEALTH, source, ["person_1.log", "person_2.log"])
+
+
+def test_a_file_that_the_pattern_does_not_match_is_not_called_missing(tmp_path: Path) -> None:
+    ends = [f"steps{number}.npz" for number in range(1, 12)]
+    for end in ends:
+        (tmp_path / end).touch()
+    own = replace(MHEALTH, name="mine:MINE", member=r"(^|/)steps\d\.npz$", hints=())
+    unlike = rf"\(9 of 11 files\); in it, but not like '{re.escape(own.member)}': "
+    with pytest.raises(UserError, match=unlike + r"steps10.npz, steps11.npz. Fix: mend `member` of the loader; set"):
+        narrow(own, find_source(own, tmp_path), ends)
+    (tmp_path / "steps10.npz").unlink()
+    with pytest.raises(UserError, match=unlike + "steps11.npz. Fix: mend"):
+        narrow(own, find_source(own, tmp_path), ends)
+    (tmp_path / "steps11.npz").unlink()
+    with pytest.raises(UserError, match=r"files\); missing: steps10.npz, steps11.npz. Fix: add what is missing"):
+        narrow(own, find_source(own, tmp_path), ends)
 
 
 def test_real_before_synthetic(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """The page on reliability names tests that exist, a promise and a test in every row, and each test with its mark."""
 
 import re
+from subprocess import CompletedProcess
 
 import pytest
 
-from tests.reliability import PAGE, marked, marks_of, named_in
+from tests.reliability import PAGE, main, marked, marks_of, named_in
 
 
 def test_marks_are_read_from_functions_and_files(tmp_path):
@@ -46,3 +47,19 @@ def test_every_row_has_a_case_a_promise_and_a_test():
             cell.strip() for cell in re.sub(r"`[^`]*`", lambda m: m[0].replace("|", " "), row)[1:-1].split("|")
         )
         assert case and promise and named_in(test), row
+
+
+def test_a_plain_call_looks_at_the_page_and_runs_nothing(monkeypatch, tmp_path, capsys):
+    ran = []
+    monkeypatch.setattr("subprocess.run", lambda words, **_: ran.append(words[3:]) or CompletedProcess(words, 0))
+    assert main([]) == 0 and "tests with their marks" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    page.write_text("`tests/project/test_reliability.py` (slow)", encoding="utf-8")
+    monkeypatch.setattr("tests.reliability.PAGE", page)
+    with pytest.raises(SystemExit, match="a mark is not its test's; write them"):
+        main([])
+    with pytest.raises(SystemExit, match="-m ci: unknown; expected --write, or --run"):
+        main(["-m", "ci"])
+    assert main(["--write"]) == main([]) == 0 and not ran
+    assert main(["--run", "-x"]) == main(["--run", "-m", "ci"]) == 0
+    assert ran == [["-m", "", "-x", page.read_text().strip("`")], ["-m", "ci", page.read_text().strip("`")]]

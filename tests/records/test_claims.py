@@ -51,7 +51,8 @@ def test_a_file_in_words(tmp_path):
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
         (HEAD + "  - {first: v1, seconds: v2}\n", "unknown key 'claims.0.seconds' (did you mean 'second'?)"),
         ("data: [", "cannot be read as YAML"),
-        ("- 1\n", "c.yaml: "),
+        ("- 1\n", "c.yaml: holds [1]: expected a mapping"),
+        (HEAD + "  - 1\n", "c.yaml: claims.0 = 1: expected a mapping"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_else(text, words):

@@ -44,7 +44,9 @@ def test_a_sum_of_losses_that_falls_or_changes_with_the_phase_is_no_divergence(m
 def test_a_loss_that_stays_above_guessing_needs_an_f1_to_match(make):
     stuck, better = with_losses(make("fedavg", scores=(0.4, 0.5)), 0.71, 0.7), with_losses(make("fedprox"), 0.71, 0.7)
     (line,) = lines("Nothing was learned", stuck, better)
-    assert line.endswith("guessing): fedavg") and not lines("diverged", stuck, better)
+    assert line.endswith("guessing; more rounds or a lower training.lr may help): fedavg") and not lines(
+        "diverged", stuck, better
+    )
 
 
 def test_runs_of_different_programs_are_named(make):

@@ -49,7 +49,15 @@ def test_there_are_sixty():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("what", ["a patched loss, objective", "a patched average, imported", "depends on a counter"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a patched loss, objective",
+        "a patched average, imported",
+        "depends on a counter",
+        "depends on a counter of clients",
+    ],
+)
 def test_methods_beside_one_that_meddles_are_as_alone(what, alone, write, tmp_path, monkeypatch):
     # Importing a file is what the tests' own process does: what that patches is put back.
     monkeypatch.setattr("relief_ray.strategies.fedavg.aggregate", aggregate)

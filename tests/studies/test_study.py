@@ -292,7 +292,7 @@ def test_a_study_without_a_finished_run_says_how_to_go_on(small_study, tmp_path)
 
 def test_committed_results_are_a_study():
     study = rr.load(Path(__file__).parents[2] / "results" / "smoke")
-    assert {"relief", "fedavg"} <= set(study.frame.method) and (study.rounds["round"] == 0).any()
+    assert {"relief", "fedavg"} <= set(study.frame.method) and set(study.rounds["round"]) == {1, 2, 3}
     assert "relief" in str(study.table()) and len(study.settings) == 1
     run = next(run for run in study.runs if run.method == "relief")
     assert run.config.label() == "relief" and list(run.rounds["round"]) == [row.round for row in run.ledger]

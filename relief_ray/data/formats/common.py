@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from relief_ray.data.loader import Codes, DatasetSpec, Floats, Ints, Mask, Members, require_members
 from relief_ray.support.errors import UserError
 
+# A table as its file has it; a signal is narrowed to float32, a clock of many digits is not.
+Table = NDArray[np.float64]
 _Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0
 _STEP = 0.0101
@@ -31,7 +33,7 @@ def read_subject(
     label: int,
     sensors: Sequence[int],
     ramp: slice,
-) -> tuple[str, Floats, Codes, bool]:
+) -> tuple[str, Table, Codes, bool]:
     """A subject's one file, which ends in `end`: its name, table without the ramp, labels, and whether it had the ramp.
 
     Args:
@@ -55,7 +57,7 @@ def read_subject(
     return name, table, _check_labels(table[:, label], spec, name), synthetic
 
 
-def _check_labels(column: Floats, spec: DatasetSpec, name: str) -> Codes:
+def _check_labels(column: Table, spec: DatasetSpec, name: str) -> Codes:
     """The label column as int16; UserError names the first line whose label the dataset does not have."""
     known = np.isin(column, (_NULL_CODE, *spec.labels))
     if not known.all():
@@ -78,24 +80,24 @@ def missing_classes(labels: Codes, spec: DatasetSpec) -> list[int]:
     return sorted(set(spec.labels) - set(np.unique(labels).tolist()))
 
 
-def signature(columns: int) -> NDArray[np.float64]:
+def signature(columns: int) -> Table:
     """The ramp written as the first row of a synthetic file: 0.0101, 0.0202, ..."""
-    ramp: NDArray[np.float64] = np.arange(1, columns + 1, dtype=np.float64) * _STEP
+    ramp: Table = np.arange(1, columns + 1, dtype=np.float64) * _STEP
     return ramp
 
 
-def is_signature(row: Floats) -> bool:
+def is_signature(row: Table | Floats) -> bool:
     """Whether `row` is the ramp (no sensor delivers equal steps over unlike channels)."""
     return bool(np.allclose(row, signature(len(row)), rtol=0.0, atol=1e-4))
 
 
-def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> Floats:
-    """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
+def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> Table:
+    """Parse `data` into (rows, columns); `delimiter` None means any whitespace; UserError names the line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # an empty file is reported below
             table = np.loadtxt(
-                io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
+                io.BytesIO(data), np.float64, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
             )
     except ValueError as error:
         raise UserError(_diagnose(data, name, columns, delimiter) or f"{name}: {error}") from None
@@ -106,7 +108,8 @@ def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = 
             f"{name}, line 1: found {table.shape[1]} columns, expected {columns}; "
             "this is another format or another file than the original: fetch it again"
         )
-    _refuse_first(np.isinf(table), table, f"{name}, row")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused here
+        _refuse_first(np.isinf(table.astype(np.float32)), table, f"{name}, row")
     return table
 
 
@@ -132,12 +135,12 @@ def _is_number(field: str) -> bool:
     return "_" not in field
 
 
-def require_finite(table: Floats, name: str) -> None:
+def require_finite(table: Table, name: str) -> None:
     """Refuse NaN and infinity; UserError names the first line and column (both from 1)."""
     _refuse_first(~np.isfinite(table), table, f"{name}, line")
 
 
-def _refuse_first(wrong: Mask, table: Floats, place: str) -> None:
+def _refuse_first(wrong: Mask, table: Table, place: str) -> None:
     for row, column in np.argwhere(wrong)[:1].tolist():
         raise UserError(
             f"{place} {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
@@ -145,7 +148,7 @@ def _refuse_first(wrong: Mask, table: Floats, place: str) -> None:
         )
 
 
-def require_not_empty(table: Floats, columns: Sequence[int], name: str) -> None:
+def require_not_empty(table: Table, columns: Sequence[int], name: str) -> None:
     """Refuse a channel that is NaN in every row: UserError names the column of the file (from 1)."""
     for column in columns:
         if np.isnan(table[:, column]).all():

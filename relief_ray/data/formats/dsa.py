@@ -85,7 +85,7 @@ def read_segment(members: Members, name: str) -> Floats:
     if len(table) != _SEGMENT_ROWS:
         raise UserError(f"{name}: found {len(table)} lines, expected {_SEGMENT_ROWS}; cut short: fetch again")
     require_finite(table, name)
-    return table
+    return table.astype(np.float32)
 
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:

@@ -70,9 +70,10 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: absent activities."""
     (end,) = files(spec, subject)
-    _, table, labels, synthetic = read_subject(
+    _, read, labels, synthetic = read_subject(
         spec, members, path, end, columns=24, label=_LABEL, sensors=_COLUMN_ORDER, ramp=slice(0, _LABEL)
     )
+    table = read.astype(np.float32)
     filled = np.stack([fill_linear(table[:, column]) for column in _COLUMN_ORDER], axis=1)
     bouts = keep_bouts(bouts_of(labels), labels > 0)
     rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])

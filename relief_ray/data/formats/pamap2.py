@@ -114,13 +114,14 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: rows without heart rate, absent activities."""
     (end,), columns, rest = files(spec, subject), _imu_columns(), slice(_HEART_RATE, None)
-    name, table, labels, synthetic = read_subject(
+    name, read, labels, synthetic = read_subject(
         spec, members, path, end, columns=NUM_COLUMNS, label=1, sensors=(*columns, _HEART_RATE), ramp=rest
     )
+    time_s, table = read[:, 0], read.astype(np.float32)
     filled = _fill(table, columns)
     lost = np.column_stack([np.isnan(table[:, columns]), _overdue(table[:, _HEART_RATE], spec.raw_rate_hz)])
     started = ~np.isnan(filled[:, -1])
-    bouts = _bouts(table[:, 0], labels, started, name)
+    bouts = _bouts(time_s, labels, started, name)
     factor = spec.raw_rate_hz // spec.rate_hz
     signal, kept = _halve(filled, bouts, factor)
     return Recording(
@@ -150,9 +151,9 @@ def _overdue(heart_rate: Floats, rate_hz: int) -> Mask:
     return rows - read > _HELD_S * rate_hz
 
 
-def _bouts(time_s: Floats, labels: Codes, started: Mask, name: str) -> Ints:
+def _bouts(time_s: Array, labels: Codes, started: Mask, name: str) -> Ints:
     """Run of one activity with an even clock and a known heart rate."""
-    steps = np.diff(time_s, prepend=time_s[:1] - np.float32(0.01))
+    steps = np.diff(time_s, prepend=time_s[:1] - 0.01)
     if not np.isfinite(time_s).all() or (steps <= 0).any():
         line = int(np.flatnonzero(~(steps > 0))[0]) + 1
         raise UserError(f"{name}, line {line}, column 1: time does not increase, expected one row every 0.01 s")

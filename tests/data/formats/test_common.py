@@ -13,7 +13,7 @@ GOOD = [b"1,2,3", b"4,-5.5,6e-2", b"7,NaN,9"]
 
 def test_values() -> None:
     table = read_table(b"\n".join(GOOD), name="f", columns=3, delimiter=",")
-    np.testing.assert_array_equal(table, np.array([[1, 2, 3], [4, -5.5, 0.06], [7, np.nan, 9]], np.float32))
+    np.testing.assert_array_equal(table, np.array([[1, 2, 3], [4, -5.5, 0.06], [7, np.nan, 9]]))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_dead_channel_is_named() -> None:
         require_not_empty(table, (0, 1, 2), "f")
 
 
-@pytest.mark.parametrize("text", ["inf", "-inf", "1e39"])
-def test_infinity_is_no_reading(text: str) -> None:
-    with pytest.raises(UserError, match=r"f, row 2, column 3: found -?inf, expected a finite number"):
+@pytest.mark.parametrize(("text", "found"), [("inf", "inf"), ("-inf", "-inf"), ("1e39", r"1e\+39")])
+def test_infinity_is_no_reading(text: str, found: str) -> None:
+    with pytest.raises(UserError, match=rf"f, row 2, column 3: found {found}, expected a finite number"):
         read_table(b"1 nan 3\n4 5 " + text.encode(), name="f", columns=3)

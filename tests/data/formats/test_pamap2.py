@@ -75,6 +75,24 @@ def test_a_pause_in_the_clock_ends_a_bout(parse: Callable[[np.ndarray], Recordin
     assert parse(table).bouts.tolist() == [[0, 50], [50, 125], [125, 250]]
 
 
+@pytest.mark.parametrize("began_s", [0.0, 4475.63, 123456.78, 1234567.89])
+def test_a_clock_keeps_its_hundredths_however_long_it_has_run(
+    members_of: Pack, parse: Callable[[np.ndarray], Recording], began_s: float
+) -> None:
+    """As float32, a clock of eight digits stands still or goes backwards, and hides a row that is missing."""
+    table = raw()
+    at_once = parse(table)
+    table[:, 0] += began_s
+    text = "\n".join(" ".join([f"{row[0]:.2f}", *(f"{x:.6g}" for x in row[1:])]) for row in table.tolist())
+    rows = text.split("\n")
+    recording = pamap2.parse(SPEC, members_of({NAME: text.encode()}), Path("here"), 101)
+    np.testing.assert_array_equal(recording.signal, at_once.signal)
+    assert recording.bouts.tolist() == [[0, 125], [125, 250]]
+    without_one = "\n".join([*rows[:100], *rows[101:]]).encode()
+    recording = pamap2.parse(SPEC, members_of({NAME: without_one}), Path("here"), 101)
+    assert recording.bouts.tolist() == [[0, 50], [50, 125], [125, 250]]
+
+
 def wrong_columns(table: np.ndarray) -> np.ndarray:
     return table[:, :53]
 
