@@ -26,7 +26,7 @@ COMMANDS = [
     "grid <grid> --dry-run <run>", "grid <path> --dry-run <run>", "grid status <path>",
     "grid freeze <path> --out <new>", "config <preset> <word>", "config <path>", "config <word>", "strategies <word>",
     "strategies <word> <option>", "compare <path> <option>", "compare <path> <path> --setting <word>",
-    "compare <path> --out <new>", "explain <path> --round <number> --client <number>",
+    "compare <path> --out <new>", "ls", "ls <path>", "ls <path> <option>", "explain <path> --round <number> --client <number>",
     "explain <path> --round <word> --client <word>", "reproduce <path>", "reproduce <path>#<word>",
     "model describe <preset>", "model describe <path>", "model export <path> --out <new>", "fleet show <preset>",
     "fleet show <path>", "fleet show <word>", "fleet whatif <path> --windows <number>",

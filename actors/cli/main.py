@@ -256,6 +256,14 @@ def report(
     """
 
 
+@app.command("ls")
+@runs("results:list_command")
+def list_results(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of results.")] = Path("runs"),
+) -> None:
+    """List the folders of runs below DIR, the newest first: how far they are, each method's F1, what differs."""
+
+
 @app.command("plan-study")
 @runs("study:plan_study_command")
 def plan_study(

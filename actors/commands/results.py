@@ -8,8 +8,10 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import JsonValue
 
@@ -20,6 +22,7 @@ from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.committed import FILE, write_committed
+from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
 from relief_ray.report.build import build, write
@@ -28,12 +31,12 @@ from relief_ray.report.comparison import Comparison, by_setting, compare
 from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text as render
-from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
+from relief_ray.report.runs import STATUSES, Inventory, flat, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
-from relief_ray.support.text import WIDTH, filled, typed
+from relief_ray.support.text import WIDTH, filled, table, typed
 
 OUT = "report"
 
@@ -119,6 +122,107 @@ def results_of(plan: Plan) -> Iterator[Result]:
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     text = _text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
     yield Result("\n".join([text, "", *next_steps(plan)]), _facts(comparison, written, sentences))
+
+
+_MAX_SHOWN = 3
+
+
+def list_command(folder: Path) -> Result:
+    """Run `relief-ray ls`: a row for each folder of runs directly below ``folder``, or for itself.
+
+    Raises:
+        UserError: there is no such folder, or nothing was run in it.
+    """
+    names = (PLAN_FILE, RUN_FILE, FILE)
+    places = sorted({path.parent for name in names for path in folder.glob(f"*/{name}")})
+    if any((folder / name).exists() for name in names):
+        places = [folder]
+    if not places:
+        found = "nothing that was run" if folder.is_dir() else "no such folder"
+        raise UserError(f"{folder}: {found}; expected a folder of results, e.g. runs: relief-ray ls runs")
+    found_at = sorted(map(_Listed.at, places), key=lambda one: one.last, reverse=True)
+    facts = [
+        {
+            "folder": str(one.place),
+            "done": one.num_done,
+            "cells": one.num_cells,
+            "last": one.last,
+            "f1_percent": one.scores,
+            "differs": one.differences(found_at),
+            "why": one.why,
+        }
+        for one in found_at
+    ]
+    rows = [
+        [typed(one.place), f"{one.num_done}/{one.num_cells}", one.last[:10] or "-", one.summary(found_at)]
+        for one in found_at
+    ]
+    head = ("folder", "done", "last", "F1 %; settings that differ")
+    return Result(table(head, rows, left=4, indent="", width=columns()), {"event": "list", "folders": facts})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Listed:
+    """A folder of runs.
+
+    Attributes:
+        place: the folder.
+        study: names of its grids, or that of its run; folders of one study are told apart by their settings.
+        num_done, num_cells: finished cells, and all.
+        last: when its last run ended or began, ISO; empty where nothing was begun.
+        scores: mean F1 of each method over its finished runs, in percent.
+        why: the first reason why a cell failed or the folder cannot be read; empty where all is well.
+        common: the values that all its cells have, by key.
+    """
+
+    place: Path
+    study: tuple[str, ...] = ()
+    num_done: int = 0
+    num_cells: int = 0
+    last: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    why: str = ""
+    common: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, place: Path) -> _Listed:
+        try:
+            inventory = take_inventory([place], as_read, keep=False)
+        except UserError as error:
+            return cls(place=place, why=str(error).splitlines()[0])
+        begun = [one.loaded.run for one in inventory.items if one.loaded is not None]
+        values = [flat({k: v for k, v in one.config.items() if k not in NOT_DECIDING}) for one in inventory.items]
+        by_method: dict[str, list[float]] = {}
+        for run in inventory.done:
+            if (metrics := run.last_metrics) is not None and metrics.headline is not None:
+                by_method.setdefault(run.label, []).append(100 * metrics.headline)
+        return cls(
+            place=place,
+            study=inventory.titles or tuple(sorted({run.name for run in begun})),
+            num_done=inventory.count("done"),
+            num_cells=len(inventory.items),
+            last=max((str(run.finished or run.created) for run in begun), default=""),
+            scores={label: fmean(scores) for label, scores in by_method.items()},
+            why=next((one.why.splitlines()[0] for one in inventory.items if one.status == "failed"), ""),
+            common={k: v for k, v in values[0].items() if all(k in other and other[k] == v for other in values)},
+        )
+
+    def differences(self, others: Sequence[_Listed]) -> dict[str, JsonValue]:
+        """Values of this folder that another one of the same study has not."""
+        alike = [other.common for other in others if other.study == self.study]
+        return {k: v for k, v in self.common.items() if any(k in other and other[k] != v for other in alike)}
+
+    def summary(self, others: Sequence[_Listed]) -> str:
+        """F1 by method, what differs and why something is missing, in one line."""
+        scores = [f"{label} {f1:.1f}" for label, f1 in self.scores.items()]
+        values = [f"{key}={value}" for key, value in self.differences(others).items()]
+        return "; ".join(filter(None, [_first(scores), _first(values), self.why])) or "-"
+
+
+def _first(words: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = [f"and {len(words) - _MAX_SHOWN} more"] if len(words) > _MAX_SHOWN else []
+    return ", ".join([*words[:_MAX_SHOWN], *more])
 
 
 def compare_command(

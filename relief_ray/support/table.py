@@ -26,6 +26,8 @@ MINUS = "\N{MINUS SIGN}"
 KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
 # Headings of so many letters stay on one line of text.
 SHORT = 9
+# Characters of a wrapped column, however narrow the terminal is.
+_LEAST_ROOM = 20
 # Begins the heading of a column of the paper's values, which belongs to the column before it.
 OF_PAPER = "paper's "
 _LATEX = {
@@ -119,7 +121,7 @@ class Table:
         texts = [(row.rule, line) for row, line in zip(self.rows, self.lines, strict=True)]
         if width is not None:
             columns = list(zip(self.head, *self.lines, strict=True))[:-1]
-            room = width - len(indent) - sum(2 + max(map(len, column)) for column in columns)
+            room = max(_LEAST_ROOM, width - len(indent) - sum(2 + max(map(len, column)) for column in columns))
             texts = [(False, line) for _, row in texts for line in _wrapped(row, room)]
         heads = list(zip(*self._headings(), strict=True)) if stacked else [self.head]
         widths = [max(map(len, column)) for column in zip(*heads, *(line for _, line in texts), strict=True)]

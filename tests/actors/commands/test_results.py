@@ -148,3 +148,34 @@ def test_a_run_on_ray_gives_the_bits_of_one_without(start, invoke, tmp_path: Pat
     for cell in ("relief-s0", "fedavg-s0"):
         one, other = (read_rounds(tmp_path / place / cell) for place in ("ray", "inline"))
         assert [r.model_sha256 for r in one] == [r.model_sha256 for r in other]
+
+
+def test_ls_shows_the_newest_folder_first_with_what_differs(invoke, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for extra in ([], ["--set=training.lr=0.1"]):
+        assert invoke("run", "quick", *SMALL, "--rounds", 1, *extra).exit_code == 0
+    (tmp_path / "runs" / "torn").mkdir()
+    (tmp_path / "runs" / "torn" / "run.json").write_text("{")
+    folders = json.loads(invoke("ls", "--json").stdout)["folders"]
+    assert {f["folder"]: (f["done"], f["cells"]) for f in folders} == {
+        "runs/quick-2": (1, 1), "runs/quick": (1, 1), "runs/torn": (0, 1)
+    }  # fmt: skip
+    newer, older, torn = folders
+    assert newer["differs"] == {"training.lr": 0.1} and older["differs"] == {"training.lr": 0.001}
+    metrics = read_rounds(tmp_path / older["folder"] / "relief-s0")[-1].metrics
+    assert metrics is not None and older["f1_percent"] == {"relief": pytest.approx(100 * metrics.f1)}
+    assert torn["f1_percent"] == {} and torn["why"].startswith("runs/torn/run.json: unreadable")
+    shown = invoke("ls").stdout.splitlines()
+    assert shown[2].split() == ["runs/quick-2", "1/1", newer["last"][:10], "relief",
+                                f"{newer['f1_percent']['relief']:.1f};", "training.lr=0.1"]  # fmt: skip
+    alone = invoke("ls", "runs/quick").stdout
+    assert "runs/quick " in alone and "training.lr" not in alone, "nothing to differ from"
+
+
+@pytest.mark.parametrize(("folder", "found"), [("none", "no such folder"), (".", "nothing that was run")])
+def test_ls_of_nothing_says_what_it_lists(invoke, tmp_path: Path, monkeypatch, folder: str, found: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("ls", folder)
+    assert result.exit_code == 2 and f"{folder}: {found}; expected a folder of results" in " ".join(
+        result.stderr.split()
+    )
