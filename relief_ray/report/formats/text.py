@@ -28,6 +28,7 @@ WIDTH, NARROW, LEAST = 120, 80, 60
 def plain(comparison: Comparison, width: int = WIDTH) -> str:
     """Caption, tables at most ``width`` columns wide (bounds below a rule), and remarks.
 
+    Columns of which no method has a figure are left out.
     Below ``WIDTH`` columns the tables hold the figures that matter most, and their legend is as short.
 
     Raises:
@@ -36,15 +37,16 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     if width < LEAST:
         raise UserError(f"width={width}: expected {LEAST} characters or more")
     is_wide = width >= WIDTH
-    made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
+    shown = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
+    made = [table.without_blanks() for table in shown]
     tables = [part for table in made for part in table.fitted(width)]
     notes = [
         fill(note, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for note in _notes(comparison, made)
     ]
-    shown = "\n\n".join(table.text() for table in tables)
+    text = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
-    return "\n\n".join([head, shown, *(["\n".join(notes)] if notes else [])]) + "\n"
+    return "\n\n".join([head, text, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
 def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
