@@ -140,7 +140,7 @@ def list_command(folder: Path) -> Result:
     if not places:
         found = "nothing that was run" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of results, e.g. runs: relief-ray ls runs")
-    found_at = sorted(map(_Listed.at, places), key=lambda one: one.last, reverse=True)
+    found_at = sorted(map(_Listed.at, places), key=lambda one: (one.last, str(one.place)), reverse=True)
     facts = [
         {
             "folder": str(one.place),

@@ -27,7 +27,7 @@ KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
 # Headings of so many letters stay on one line of text.
 SHORT = 9
 # Characters of a wrapped column, however narrow the terminal is.
-_LEAST_ROOM = 20
+_LEAST_ROOM = 8
 # Begins the heading of a column of the paper's values, which belongs to the column before it.
 OF_PAPER = "paper's "
 _LATEX = {
