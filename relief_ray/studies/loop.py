@@ -128,24 +128,22 @@ class _Followed:
     Attributes:
         state: its cell and folder.
         since_s: monotonic clock at its beginning.
-        last: the last round that was told of, or that it goes on after.
+        last: the last round that was told of, or that it goes on after; 0 before the first.
         is_running: its ``run.json`` says so: what a resume drops of the ledger is gone by then.
         has_warned: what is odd about its data was told.
         lines: format of its ledger, once it is known.
         end: how far its ledger has been read.
-        num_rounds: rounds in the ledger.
         f1: of its last evaluation.
         alerts: what its rounds warn of.
     """
 
     state: State
     since_s: float = field(default_factory=time.monotonic)
-    last: int = -1
+    last: int = 0
     is_running: bool = False
     has_warned: bool = False
     lines: LineFormat | None = None
     end: LedgerEnd | None = None
-    num_rounds: int = 0
     f1: float | None = None
     alerts: Alerts = field(default_factory=Alerts)
 
@@ -167,7 +165,7 @@ class _Followed:
             return ()
         self.end = lines.end
         for record in new:
-            self.last, self.num_rounds = record.round, record.round
+            self.last = record.round
             f1 = headline_f1(record)
             self.f1 = self.f1 if f1 is None else f1
         return new
@@ -241,7 +239,7 @@ class Loop:
         last = _last_saved(state.folder) if last is None else last
         self._running[name] = _Followed(state=state, last=last)
         self._statuses[name] = "running"
-        self.callback.begin(state.cell, text, None if last < 0 else last)
+        self.callback.begin(state.cell, text, last or None)
         self.warn_once(data_notes)
         for warning in warnings:
             self.note(name, f"NOTE: {warning}")
@@ -327,7 +325,7 @@ class Loop:
             for alert in running.alerts.of(record):
                 self.callback.warn(alert, f"{cell.title}: ")
             self.senders.wake(running.state.folder)
-        left = max(0, cell.config.rounds - running.num_rounds)
+        left = max(0, cell.config.rounds - running.last)
         before = self._left.get(cell.name, left)
         self._num_new += max(0, before - left)
         if cell.name in self._left:
@@ -351,9 +349,7 @@ class Loop:
             elapsed_s=now_s - self._since_s,
             left_s=sum(self._left.values()) / rate if rate else None,
             running=tuple(
-                Running(
-                    title=r.state.cell.title, num_rounds=r.num_rounds, num_planned=r.state.cell.config.rounds, f1=r.f1
-                )
+                Running(title=r.state.cell.title, num_rounds=r.last, num_planned=r.state.cell.config.rounds, f1=r.f1)
                 for r in self._running.values()
             ),
             leaders=leaders(self.states, self._scores),
@@ -361,9 +357,9 @@ class Loop:
 
 
 def _last_saved(folder: Path) -> int:
-    """The last round that a run has a checkpoint of; -1 without one."""
+    """The last round that a run has a checkpoint of; 0 without one."""
     saved = generations(folder)
-    return round_of(saved[0]) if saved else -1
+    return round_of(saved[0]) if saved else 0
 
 
 How = Callable[[Loop], None]
