@@ -9,7 +9,8 @@ import pytest
 from relief_ray.records.run_folder import read_run
 from relief_ray.strategies import PRESETS
 
-SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+# With two channels DarkDistill's distances between features that nearly coincide have gradients beyond float32.
+SMALL = [f"--set=backbone.{key}=4" for key in ("conv1", "conv2", "steps", "fusion")]
 
 
 def test_list_says_what_is_here(invoke) -> None:
