@@ -116,7 +116,7 @@ def measure(folder: Path, num_clients: int, num_rounds: int) -> Figures:
     scenario = write(scenario_of(folder, num_clients), peers=False)
     size = write_past(prepared(scenario, num_rounds), folder / "run", num_rounds)
     figures: Figures = {"clients": num_clients, "rounds": num_rounds, "ledger_mib": size / 2**20}
-    figures["bytes_per_client_and_round"] = size / num_clients / (num_rounds + 1)
+    figures["bytes_per_client_and_round"] = size / num_clients / num_rounds
     for part in PARTS:
         command = [sys.executable, "-m", "benchmarks.history", "--part", part, "--folder", str(folder)]
         numbers = ["--clients", str(num_clients), "--rounds", str(num_rounds)]

@@ -30,6 +30,8 @@ from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.setup import Setup, context_of, foreign_profile, prepare, run_clocks
 from relief_ray.profiling.profile import Profiler
 from relief_ray.records.identity import machine_facts
+from relief_ray.server.aggregation import to_tensor
+from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 from relief_ray.training.inputs import prepare as prepare_inputs
@@ -73,10 +75,11 @@ def cases(device: str = "cpu") -> dict[str, Case]:
 def assignments(setup: Setup) -> list[Row]:
     """Full training first, for the first client of each device type; then V0's choice and parts of its own sensors.
 
-    V0 chooses as it does before divergences are known: ties in layout order.
+    V0 chooses as it does after a bootstrap in which no group had a divergence: ties in layout order.
     """
     layout, rows = setup.layout, []
-    tasks = setup.strategy.allocate(ServerState(models={"global": setup.start}), context_of(setup, 1))
+    state = ServerState(models={"global": setup.start}, tensors={D_BAR: to_tensor({}, layout)})
+    tasks = setup.strategy.allocate(state, context_of(setup, 2))
     chosen = {t.client: tuple(t.train) for t in tasks}
     for device in "ABC":
         client = first_client(setup, device)

@@ -30,7 +30,7 @@ def num_sent(copy: Path) -> int:
 
 
 def test_a_grid_survives_the_loss_of_its_whole_cluster(tmp_path):
-    copy, total, moments = tmp_path / "copy", 12 * 31, list[int]()
+    copy, total, moments = tmp_path / "copy", 12 * 30, list[int]()
     words = [*GRID, "--mirror", f"file://{copy}", "--out=grid"]
     for life in range(NUM_KILLS + 1):
         with make_lab(f"m{life}", "a", "b", "--store", tmp_path) as lab:
