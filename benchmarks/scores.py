@@ -33,7 +33,7 @@ class Score:
         fold: fold of a held-out split; 0 where the split has none.
         seed: the run's seed.
         validation_f1: headline F1 of the last tested round on validation windows, 0 to 1.
-        round_s: mean simulated seconds of a round, a bootstrap left out.
+        round_s: mean simulated seconds of a round.
         config_hash: hash of the run's configuration.
         program: digest of the sources.
         replicate: number of the replicate; None where a grid names seeds.
@@ -90,7 +90,7 @@ def score_of(folder: Path, run: RunRecord) -> Score:
             **{field: value for field, value in settings.items() if value is not None},
             "method": run.method.name.partition(" ")[0],
             "validation_f1": scored[-1],
-            "round_s": fmean(r.costs[_CLOCK].round_s for r in rounds if r.phase != "bootstrap"),
+            "round_s": fmean(r.costs[_CLOCK].round_s for r in rounds if r.round >= 1),
             "config_hash": run.config_hash,
             "program": run.source_digest,
         }

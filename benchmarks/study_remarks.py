@@ -103,10 +103,10 @@ def _slots(comparison: Comparison) -> Iterator[str]:
 def _always_the_same(comparison: Comparison) -> str:
     """Remark that a ranking chose the same groups in every round of every run, as a fixed list would have."""
     runs = [run for run in comparison.runs_of(V0) if run.committed is None]
-    rounds = [(run.replicate, r) for run in runs for r in run.trained]
+    rounds = [(run.replicate, r) for run in runs for r in run.trained if r.phase != "bootstrap"]
     chosen = {(replicate, c.client, frozenset(c.trained)) for replicate, r in rounds for c in r.clients}
     clients = {(replicate, client) for replicate, client, _ in chosen}
-    fixed = bool(chosen) and len(runs[0].trained) > 1 and len(chosen) == len(clients)
+    fixed = len({r.round for _, r in rounds}) > 1 and len(chosen) == len(clients)
     return ", and gave every client the same groups in every round: a fixed list would have done" if fixed else ""
 
 

@@ -284,9 +284,9 @@ class ClientWorker:
 
     def _ready(self, data: WorkerData) -> Worker:
         if self._worker is None:
-            # Rows that were sent count as moved in the job that fetches them.
-            inputs = None if data.node_data().kind == "none" else self._inputs
-            self._worker = Worker(data.job.on_this_machine(), data.readable, inputs=inputs)
+            if data.node_data().kind == "none":  # rows that were sent count as moved in the job that fetches them
+                self._inputs = InputCache()
+            self._worker = Worker(data.job.on_this_machine(), data.readable, inputs=self._inputs)
         return self._worker
 
 

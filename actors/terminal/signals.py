@@ -105,6 +105,12 @@ def _hears(number: signal.Signals) -> bool:
     return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 
+def _unwatched() -> None:
+    """A child that was forked has the descriptor too: a signal for it is none for this process."""
+    with suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
 def end_on_signals() -> None:
     """Let signals end the command line in good order where nothing else handles them; for its own process alone."""
     _ending.is_ours = True
@@ -118,6 +124,7 @@ def end_on_signals() -> None:
 
     for number in filter(_hears, _CODES):
         signal.signal(number, stop)
+    os.register_at_fork(after_in_child=_unwatched)
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
@@ -175,6 +182,7 @@ class StopSignals:
         is_same = now_s - self._last_s < _SAME_S
         if is_same and self._num_signals:
             return
+        _ending.is_unheard = False
         # Of signals that count alone: an impatient user's presses, each close to the one before, are no echo for ever.
         self._last_s = now_s
         self._num_signals += 1

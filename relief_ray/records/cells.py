@@ -55,7 +55,7 @@ class CellState(Generic[C]):
     Attributes:
         status: one of ``STATUS_TEXT``.
         why: reason of a failure or of staleness, else how far an open run is; empty for done and planned cells.
-        num_rounds: lines of its ledger, the bootstrap's included.
+        num_rounds: lines of its ledger.
         run: its ``run.json``; None where there is none or it cannot be read.
         rounds: its ledger as it was checked; None where it was not.
         cell: the cell as a plan has it; None where the folder alone was looked at.

@@ -387,7 +387,7 @@ class RunRecord(Record):
             give both by number.
         devices: power by device type, from which clients' joules follow.
         groups: names of the model's parameter groups, in the layout's order; the ledger's lines give them by number.
-        first_round: number of its first round: 0 where the method has a bootstrap.
+        first_round: number of its first round; 0 in cells that were committed before record 41.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
         runtime: where clients ran.
@@ -587,7 +587,7 @@ class RoundRecord(Record):
     """One round; ``records.ledger`` writes it as a line of ``rounds.jsonl``.
 
     Attributes:
-        round: its number; 0 is the bootstrap.
+        round: its number, from 1 on.
         phase: label of the method's phase; ``idle`` where it gave no tasks.
         wall_s: real seconds of the round.
         ended_unix_s: when it ended, seconds since 1970.

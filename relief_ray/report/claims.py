@@ -288,8 +288,8 @@ NOTE = (
     "sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where a claim names a margin. `p (Holm)` is "
     "the same, adjusted over all {} claims of the file; it decides. An interval in brackets is Student's 95 % interval "
     "of that difference alone, without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05. Claims are "
-    "about these subjects under new starts, not about new people; their F1 is that after the last round, when a method "
-    "with a bootstrap has aggregated once more. They were named {}, before the first run."
+    "about these subjects under new starts, not about new people; their F1 is that after the last round. They were "
+    "named {}, before the first run."
 )
 
 

@@ -254,7 +254,7 @@ def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
 
 
 def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
-    """A row per run and round, 0 (the bootstrap) included; costs are the fleet's sums so far, F1 is empty untested.
+    """A row per run and round; costs are the fleet's sums so far, F1 is empty untested.
 
     ``loss`` and ``wall_s``, real seconds, are empty in committed results, which do not keep them. A method's
     diagnostics have a column each, ``warmth.head.1`` for row ``head.1`` of table ``warmth``.

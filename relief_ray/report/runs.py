@@ -157,7 +157,7 @@ class Loaded:
 
     @property
     def trained(self) -> tuple[RoundRecord, ...]:
-        """Rounds 1..R: all but the bootstrap."""
+        """Rounds 1..R: all but a round 0, which cells committed before record 41 have."""
         return tuple(r for r in self.rounds if r.round >= 1)
 
     @property

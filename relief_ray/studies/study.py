@@ -513,7 +513,7 @@ class Study:
     ) -> Paired | None:
         """Return ``method`` minus ``other`` in points after the last round, over paired runs (same fold and seed).
 
-        ``table`` compares equal numbers of aggregations: a bootstrap is one more. ``figure`` is what is compared:
+        ``figure`` is what is compared:
         ``f1``, ``f1_rare``, ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``. Methods
         may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
         has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the

@@ -133,7 +133,7 @@ def test_the_least_deadline_within_time_is_the_slowest_mandatory_set():
 
 def prepared_task(setup, client, chosen):
     """The client's own assignment with another choice of groups."""
-    tasks = setup.strategy.allocate(setup_state(setup), context_of(setup, 0, (client,)))
+    tasks = setup.strategy.allocate(setup_state(setup), context_of(setup, 1, (client,)))
     return [replace(task, train=chosen, up=chosen) for task in tasks]
 
 

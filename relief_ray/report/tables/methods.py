@@ -157,7 +157,9 @@ def clocks_table(comparison: Comparison) -> Table | None:
     clocks = comparison.clocks
     if len(clocks) < 2:
         return None
-    by_clock = [(comparison.by(clock), SPEEDUP) for clock in clocks] + [(comparison, col.SPEEDUP_TOTAL)]
+    # Only cells that were committed before record 41 have a round besides.
+    with_round_0 = [(comparison, col.SPEEDUP_TOTAL)] if comparison.bootstrapped else []
+    by_clock = [(comparison.by(clock), SPEEDUP) for clock in clocks] + with_round_0
     rows = []
     for method in comparison.rows:
         if SPEEDUP.figure in method.stats:
@@ -166,11 +168,11 @@ def clocks_table(comparison: Comparison) -> Table | None:
             rows.append(Row(name=name_of(method), cells=cells, faint=method.is_bound))
     note = (
         f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
-        "the main table. The last column counts the bootstrap round."
+        f"the main table.{' The last column counts the bootstrap round.' if with_round_0 else ''}"
     )
     return Table(
         caption=f"Speedup by clock: {comparison.title}.",
-        head=("method", *(f"`{clock}`" for clock in clocks), f"`{comparison.clock}`, with bootstrap"),
+        head=("method", *(f"`{c}`" for c in clocks), *(f"`{c.clock}`, with bootstrap" for c, _ in with_round_0)),
         rows=tuple(rows),
         notes=(note,),
     )

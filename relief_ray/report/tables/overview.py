@@ -283,7 +283,7 @@ _PAIRS = (
     ("J", "energy_j", "energy_j", 1),
 )
 _NOTES = (
-    "Means over a type's devices, rounds after the bootstrap and runs; n/a: no device of the type tells it. Measured "
+    "Means over a type's devices, rounds and runs; n/a: no device of the type tells it. Measured "
     "seconds are of one clock each, at the receiver; measured joules are the whole board's while it fetched, trained "
     "and packed, simulated ones those of a whole round.",
     "Simulated figures are those of the fleet that the run was given, whatever boards computed it: they are expected "

@@ -110,6 +110,10 @@ class Relief(StrategyConfig):
         """Whether ``T*`` is given in the configuration."""
         return self.deadline_s is not None or self.deadline_fraction is not None
 
+    def rounds_needed(self, participation: float) -> int:
+        """2 with budgets, since round 1 is the bootstrap, which is the same whatever they are; 1 without."""
+        return 1 if self.select == "all" else 2
+
     def build(self) -> Strategy:
         """Build the strategy."""
         base = self.reduction().weight

@@ -103,6 +103,7 @@ def test_before_any_divergence_everybody_trains_all_within_reach(name):
             assert set(task.train) == {g.id for g in CNN.accessible(client.modalities)}
             assert task.phase == ("train" if name == "v1" else BOOTSTRAP)
     assert strategy.everybody(state) == (name != "v1") and not strategy.everybody(state_with({}))
+    assert PRESETS[name].config.rounds_needed(1.0) == (1 if name == "v1" else 2), "a search judges no bootstrap"
 
 
 @pytest.mark.parametrize("name", FORCED)
