@@ -8,6 +8,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import first_phase_rounds, rounds_beyond
 from relief_ray.strategies.pilot import Pilot
+from relief_ray.strategies.relief import PRESETS as RELIEF
 from tests.conformance.cases import config_of, drive
 
 # Harmony's other warning, of every fleet as small as these.
@@ -85,6 +86,7 @@ def test_the_least_rounds_leave_one_over_and_one_fewer_does_not(share, needed):
 def test_every_method_says_how_many_rounds_it_needs():
     needed = {name: (c.rounds_needed(1.0), c.rounds_needed(0.5)) for name, c in PRESETS.items()}
     several = {"harmony": (2, 2), "fedlease": (6, 11), "pilot": (2, 2)}
+    several |= {name: (2, 2) for name in RELIEF if name != "v1"}  # their first round is the bootstrap
     assert needed == {name: several.get(name, (1, 1)) for name in PRESETS}
     assert Pilot(stage1_share=0.0).rounds_needed(1.0) == 1, "without a first stage the first round is of the second"
 
