@@ -141,22 +141,12 @@ def list_command(folder: Path) -> Result:
         found = "nothing that was run" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of results, e.g. runs: relief-ray ls runs")
     found_at = sorted(map(_Listed.at, places), key=lambda one: (one.last, str(one.place)), reverse=True)
-    facts = [
-        {
-            "folder": str(one.place),
-            "done": one.num_done,
-            "cells": one.num_cells,
-            "last": one.last,
-            "f1_percent": one.scores,
-            "differs": one.differences(found_at),
-            "why": one.why,
-        }
-        for one in found_at
-    ]
-    rows = [
-        [typed(one.place), f"{one.num_done}/{one.num_cells}", one.last[:10] or "-", one.summary(found_at)]
-        for one in found_at
-    ]
+    facts, rows = list[dict[str, object]](), []
+    for one in found_at:
+        differs = one.differences(found_at)
+        rows.append([typed(one.place), f"{one.num_done}/{one.num_cells}", one.last[:10] or "-", one.summary(differs)])
+        counts = {"folder": str(one.place), "done": one.num_done, "cells": one.num_cells, "last": one.last}
+        facts.append({**counts, "f1_percent": one.scores, "differs": differs, "why": one.why})
     head = ("folder", "done", "last", "F1 %; settings that differ")
     return Result(table(head, rows, left=4, indent="", width=columns()), {"event": "list", "folders": facts})
 
@@ -212,10 +202,10 @@ class _Listed:
         alike = [other.common for other in others if other.study == self.study]
         return {k: v for k, v in self.common.items() if any(k in other and other[k] != v for other in alike)}
 
-    def summary(self, others: Sequence[_Listed]) -> str:
+    def summary(self, differs: Mapping[str, JsonValue]) -> str:
         """F1 by method, what differs and why something is missing, in one line."""
         scores = [f"{label} {f1:.1f}" for label, f1 in self.scores.items()]
-        values = [f"{key}={value}" for key, value in self.differences(others).items()]
+        values = [f"{key}={value}" for key, value in differs.items()]
         return "; ".join(filter(None, [_first(scores), _first(values), self.why])) or "-"
 
 

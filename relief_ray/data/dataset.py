@@ -33,6 +33,7 @@ from relief_ray.data.loader import (
 )
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, noting_unnamed, open_source
+from relief_ray.data.window_set import open_signal
 from relief_ray.plugins.load import digests, is_path, is_stored, line_in, modules_of
 from relief_ray.support.errors import UserCodeError, UserError, listed
 from relief_ray.support.files import (
@@ -96,8 +97,7 @@ class Entry:
 
     def signal(self) -> Floats:
         """The memory-mapped signal, read-only."""
-        signal: Floats = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
-        return signal
+        return open_signal(self.signal_path)
 
 
 class DamagedEntry(UserError):

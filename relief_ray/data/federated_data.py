@@ -17,7 +17,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
 from relief_ray.data.loader import DatasetSpec, Floats, Ints
 from relief_ray.data.partition import Split, Starts, Table, lacking, split_windows, stride_rows, training_positions
-from relief_ray.data.window_set import WindowSet, row_counts
+from relief_ray.data.window_set import WindowSet, open_signal, row_counts
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import sha256_json
 
@@ -76,9 +76,8 @@ def _kept(
 
     What is kept are two values a channel, and as its key the clients' first rows (``clients``: their bytes).
     """
-    signal: Floats = np.load(signal_path, mmap_mode="r", allow_pickle=False)
     starts = [np.frombuffer(each, np.int64) for each in clients]
-    values = standardisation(signal, columns, window, starts, owned)
+    values = standardisation(open_signal(signal_path), columns, window, starts, owned)
     for each in values:
         each.flags.writeable = False
     return values

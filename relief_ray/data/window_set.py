@@ -6,12 +6,19 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from relief_ray.data.loader import Codes, Floats, Ints, Mask
 from relief_ray.support.errors import UserError
+
+
+def open_signal(path: Path | str) -> Floats:
+    """A signal's file, memory-mapped and read-only."""
+    signal: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
+    return signal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -99,8 +106,7 @@ class WindowSet:
     def _signal(self) -> Floats:
         if self.rows is not None:
             return self.rows
-        signal: Floats = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
-        return signal
+        return open_signal(self.signal_path)
 
     def _block(self, view: Floats, first: int, stop: int) -> Floats:
         block = np.empty((len(self), stop - first, self.window), np.float32)

@@ -1,7 +1,8 @@
 """Sentences beside tables and figures: captions, differences to FedAvg, remarks on oddities, figures of devices.
 
-RELIEF trains everything once before round 1. So after as many rounds it has aggregated once more than FedAvg, and its
-whole run has one round more than the rounds whose speed is compared; both are said here.
+In cells that were committed before record 41, RELIEF trained everything once before round 1. After as many rounds it
+has aggregated once more than FedAvg there, and its whole run has one round more than those whose speed is compared.
+Both are said here.
 """
 
 from __future__ import annotations

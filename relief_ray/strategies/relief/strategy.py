@@ -231,8 +231,8 @@ def planned_round_s(config: Relief, context: RoundContext) -> float:
 
 def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Allocate a round (blue box): the bootstrap trains ``G_n``; later rounds solve each participant's budget."""
-    if is_bootstrap(config, state) or config.select == "all":
-        phase = "train" if config.select == "all" else BOOTSTRAP
+    if (first := is_bootstrap(config, state)) or config.select == "all":
+        phase = BOOTSTRAP if first else "train"
         reach = ((c, [g.id for g in context.layout.accessible(c.modalities)]) for c in context.participants)
         return tuple(local_task(context, client, groups, phase) for client, groups in reach)
     loads, target = budgets(config, context)
