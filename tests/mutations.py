@@ -3,10 +3,9 @@
     python tests/mutations.py [--list] [--only NAME,..] [--json FILE]
 
 A mutation is one exact piece of code, in whichever one file of the packages holds it. The tree is copied once; a
-mutation is written into the copy, its tests run there, the file is put back. An entry may have several pairs of code
-and replacement, for commits that spell it in other words: the first that is there counts. Exit status: 0 where all
-were killed, 1 where one survived or could not be judged, 2 where nothing was tried: a text is not in exactly one place,
-a test file is missing, or the tests fail without any mutation.
+mutation is written into the copy, its tests run there, the file is put back. Exit status: 0 where all were killed, 1
+where one survived or could not be judged, 2 where nothing was tried: a text is not in exactly one place, a test file is
+missing, or the tests fail without any mutation.
 """
 
 from __future__ import annotations
@@ -75,13 +74,9 @@ def mutations() -> Iterator[Mutation]:
     """Reads the table."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").split("\n") if not line.startswith("#")]
     for entry in re.split(r"\n{2,}", "\n".join(lines).strip()):
-        head, *forms = entry.split("\n")
+        head, *pair = entry.split("\n")
         name, tests, breaks = head.split(" | ")
-        pairs = list(zip(forms[::2], forms[1::2], strict=True))
-        pairs = [(code.replace("\\n", "\n"), instead.replace("\\n", "\n")) for code, instead in pairs]
-        code, instead = next(
-            (pair for pair in pairs if any(pair[0][2:] in text for text in sources().values())), pairs[0]
-        )
+        code, instead = (line.replace("\\n", "\n") for line in pair)
         assert code.startswith("- ") and instead.startswith("+ "), f"{name}: expected a line '- ..' and a line '+ ..'"
         yield Mutation(name=name, code=code[2:], instead=instead[2:], breaks=breaks, tests=tuple(tests.split()))
 
