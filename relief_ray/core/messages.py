@@ -148,6 +148,10 @@ class ServerState:
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
+# Phase of a round in which all participants train everything, before groups can be ranked.
+BOOTSTRAP: Final = "bootstrap"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
     """Task of one client in one round.

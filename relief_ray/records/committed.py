@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from relief_ray.core.messages import BOOTSTRAP
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
+    ClientRecord,
     FedAvgRecord,
     Machine,
     MethodFacts,
@@ -83,6 +85,8 @@ class Means(Record):
         client_bytes_down: download of a client in a round.
         wall_s: real seconds of a round.
         rare: F1 with the rare sensors alone after each evaluated round, a share.
+        bootstrap_s: seconds of the rounds that trained everything before groups were ranked; 0 without one.
+        sent: share of all uploaded bytes by device type; empty in files of earlier versions.
     """
 
     num_clients: int
@@ -95,6 +99,8 @@ class Means(Record):
     client_bytes_down: float | None = None
     wall_s: float
     rare: dict[int, Share] = Field(default_factory=dict)
+    bootstrap_s: float = 0.0
+    sent: dict[str, Share] = Field(default_factory=dict)
 
 
 class CommittedCell(Record):
@@ -213,7 +219,22 @@ def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means
         client_bytes_down=_mean(c.bytes_down for c in clients),
         wall_s=mean(r.wall_s for r in rounds),
         rare={r.round: f1 for r in rounds if r.metrics is not None and (f1 := r.metrics.f1_rare) is not None},
+        bootstrap_s=sum(r.costs[clock].round_s for r in rounds if r.phase == BOOTSTRAP),
+        sent=_sent(run, clients),
     )
+
+
+def _sent(run: RunRecord, clients: Sequence[ClientRecord]) -> dict[str, float]:
+    """Share of the uploaded bytes by device type; empty where nothing was sent or the fleet is not known."""
+    entries: Any = run.fleet.get("clients", ())
+    types = {entry["id"]: str(entry["device"]) for entry in entries}
+    total = sum(c.bytes_up for c in clients)
+    if not total or not types:
+        return {}
+    by_type = dict.fromkeys(sorted(types.values()), 0)
+    for c in clients:
+        by_type[types[c.client]] += c.bytes_up
+    return {name: num_bytes / total for name, num_bytes in by_type.items()}
 
 
 def _mean_fedavg(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> FedAvgRecord | None:

@@ -204,8 +204,11 @@ def _own(
     plan: EvalPlan,
     views: Sequence[ClientView],
     modalities: Sequence[str],
-) -> dict[str, float | None]:
-    """Means over clients of the F1 of the model that each uses: its own, else the canonical one through its sensors."""
+) -> dict[str, object]:
+    """F1 of the model that each client uses, and its means: the client's own, else the canonical through its sensors.
+
+    Nothing where one of them was not tested.
+    """
     used: list[tuple[Tensor, ClientView]] = []
     for view in views:
         label = "" if plan.canonical is None else masked_label(plan.canonical.label, view.modalities, modalities)
@@ -213,10 +216,9 @@ def _own(
         if matrix is None:
             return {}
         used.append((matrix, view))
-    return {
-        "f1_own_sensors": _mean([macro_f1(matrix.sum(0)) for matrix, _ in used]),
-        "f1_own_subjects": on_own_subjects(used),
-    }
+    f1_by_client = {view.client: macro_f1(matrix.sum(0)) for matrix, view in used}
+    means = {"f1_own_sensors": _mean(list(f1_by_client.values())), "f1_own_subjects": on_own_subjects(used)}
+    return means if not used else {"f1_by_client": f1_by_client, **means}
 
 
 def on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:

@@ -553,8 +553,8 @@ class Metrics(Record):
         f1_by_subject: ``f1`` by subject.
         f1_rare_by_subject: ``f1_rare`` by subject.
         f1_fleet_by_subject: ``f1_fleet`` by subject.
-        f1_by_client: macro-F1 of what each client runs, through its own sensors: its own model, or the one model up to
-            the client's own output.
+        f1_by_client: macro-F1 of what each client runs, through its own sensors: its own model, else the one model (up
+            to the client's own output, where it has one).
         f1_own_sensors: mean over clients of the macro-F1 of the model that each uses, through its own sensors.
         f1_own_subjects: the same on the windows of the subjects that it trained on; None on held-out subjects.
         scores: registered metrics without a field of their own, by name (``records.metrics``).

@@ -8,12 +8,13 @@ one of these tables is made: a client's node and ``--help`` never do that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
+from math import ceil, isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relief_ray.core.messages import BOOTSTRAP
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
 from relief_ray.report.runs import Loaded, condensed
@@ -172,6 +173,7 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
     best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
     tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
     last = loaded.last_metrics or Metrics(f1=None)
+    clients = sorted(last.f1_by_client.values())
     shares = {
         "f1_percent": last.headline,
         "f1_best_percent": dict(tested).get(-best),
@@ -180,6 +182,8 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
         "f1_fleet_percent": last.f1_fleet,
         "f1_own_sensors_percent": last.f1_own_sensors if last.f1_fleet is None else last.f1_fleet,
         "f1_own_subjects_percent": last.f1_own_subjects,
+        "f1_worst_client_percent": clients[0] if clients else None,
+        "f1_worst_tenth_percent": mean(clients[: ceil(len(clients) / 10)]) if clients else None,
         "f1_rare_percent": last.f1_rare,
         "accuracy_percent": last.accuracy,
         **{f"f1_{sensor}_percent": f1 for sensor, f1 in last.f1_by_modality.items()},
@@ -190,18 +194,23 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
 def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """Costs by a clock; speedups and savings are None where they are undefined (pooled data).
 
-    ``speedup``: FedAvg's round over the mean round; ``speedup_compute``: the same without links, the longest compute
-    times of both; ``speedup_total``: R FedAvg rounds over everything that was spent; ``link_percent``: share of the
-    slowest client's busy time that is link; ``energy_saved_percent``: of FedAvg's joules.
+    ``speedup``: FedAvg's round over the mean round, a bootstrap included; ``speedup_round``: over a mean round after
+    the bootstrap; ``speedup_compute``: without links, the longest compute times of both; ``speedup_total``: R FedAvg
+    rounds over everything that was spent; ``link_percent``: share of the slowest client's busy time that is link;
+    ``energy_saved_percent``: of FedAvg's joules.
     """
     costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
     means = loaded.means(clock)
     fedavg = None if means is None else means.fedavg
+    later_s = round_s
+    if means is not None and means.bootstrap_s and len(costs) > 1:
+        later_s = (sum(c.round_s for c in costs) - means.bootstrap_s) / (len(costs) - 1)
     compute_s, link = (None, None) if means is None else (means.compute_s, means.link_share)
     return {
         "round_s": round_s,
         "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
+        "speedup_round": None if fedavg is None else _ratio(fedavg.round_s, later_s),
         "speedup_compute": None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
         "speedup_total": None if fedavg is None else _ratio(len(costs) * fedavg.round_s, total.time_s),
         "link_percent": _percent(link),
@@ -232,6 +241,7 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
         "wall_s": wall_s,
         "free_slots": mean(free for free, _ in slots) if slots else None,
         "chosen_slots": mean(chosen for _, chosen in slots) if slots else None,
+        **{f"sent_{kind}_percent": _percent(share) for kind, share in (means.sent if means else {}).items()},
     }
 
 
@@ -242,11 +252,11 @@ def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
     method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
     """
-    reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.phase == "bootstrap" for c in r.clients}
+    reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.phase == BOOTSTRAP for c in r.clients}
     if not reach or loaded.value("strategy.select") == "all":
         return None
     is_forced, slots = loaded.value("strategy.mandatory") is not False, []
-    for client in (c for r in loaded.rounds if r.phase != "bootstrap" for c in r.clients if c.client in reach):
+    for client in (c for r in loaded.rounds if r.phase != BOOTSTRAP for c in r.clients if c.client in reach):
         mandatory = {group for group in reach[client.client] if is_forced and group.startswith(FUSION_BLOCK)}
         num_free, num_offered = len(set(client.trained) - mandatory), len(reach[client.client] - mandatory)
         slots.append((num_free, num_free if num_free < num_offered else 0))

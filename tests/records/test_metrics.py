@@ -114,13 +114,15 @@ def test_every_client_s_own_view_by_hand():
     names = ("acc", "gyro", "mag")
     metrics = summarise(matrices, plan, ("mag",), ["a", "b"], views, names)
     first = macro_f1(torch.tensor(FIRST))
+    assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 1: macro_f1(other.sum(0))}
     assert metrics.f1_own_sensors == pytest.approx((macro_f1(BOTH.sum(0)) + macro_f1(other.sum(0))) / 2)
     assert metrics.f1_own_subjects == pytest.approx((first + first) / 2)
     assert metrics.f1_by_modality == {"acc": metrics.f1}, "a set of sensors is no modality"
     stranger = [views[0], ClientView(client=1, modalities=("acc", "gyro"), rows=())]
     assert summarise(matrices, plan, (), ["a", "b"], stranger, names).f1_own_subjects is None
     unknown = [ClientView(client=1, modalities=("gyro",), rows=(0,))]
-    assert summarise(matrices, plan, (), ["a", "b"], unknown, names).f1_own_sensors is None
+    untold = summarise(matrices, plan, (), ["a", "b"], unknown, names)
+    assert untold.f1_own_sensors is None and untold.f1_by_client == {0: macro_f1(BOTH.sum(0))}
 
 
 def test_a_constant_answer_by_hand():

@@ -11,6 +11,7 @@ from operator import attrgetter
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from relief_ray.core.messages import BOOTSTRAP
 from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
@@ -63,7 +64,7 @@ def allocation(comparison: Comparison, method: str = "") -> Figure | None:
     every, types, trained = sorted({client for client, _, _ in rows}), loaded.types, set(rows)
     clients, groups = chosen(every, types), list(dict.fromkeys(group for _, group, _ in rows))
     is_forced = loaded.value("strategy.mandatory") is True
-    first = next((r.round for r in loaded.rounds if r.phase == "bootstrap"), None)
+    first = next((r.round for r in loaded.rounds if r.phase == BOOTSTRAP), None)
     notes = (
         "" if first is None else f" Round {first} is the bootstrap.",
         " Fusion blocks of a client's own modalities are mandatory." if is_forced else "",

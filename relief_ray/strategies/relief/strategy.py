@@ -22,7 +22,16 @@ from pydantic import Field, model_validator
 
 from relief_ray.core.federated import ExplainRequest, Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import GroupId, ParamGroup
-from relief_ray.core.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
+from relief_ray.core.messages import (
+    BOOTSTRAP,
+    Assignment,
+    ClientId,
+    ClientInfo,
+    Reduced,
+    ServerState,
+    StageTimes,
+    WeightedSum,
+)
 from relief_ray.core.protocols import Explanation
 from relief_ray.server.aggregation import (
     Weight,
@@ -49,7 +58,6 @@ from relief_ray.strategies.relief.budget import (
 )
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
-BOOTSTRAP = "bootstrap"
 _DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
 
 
