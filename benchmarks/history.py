@@ -99,7 +99,7 @@ def last(run: Setup, path: Path) -> None:
 def compare(run: Setup, path: Path) -> None:
     """`relief-ray compare` of the run, finished."""
     with redirect_stdout(io.StringIO()):
-        list(compare_command([path.with_name("finished")], None, bibtex=False, wide=False, setting=None))
+        list(compare_command([path.with_name("finished")], None, bibtex=False, wide=False, legend=False, setting=None))
 
 
 PARTS: dict[str, Callable[[Setup, Path], None]] = {

@@ -227,7 +227,8 @@ def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="All columns, in a narrow terminal too.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns.")] = False,
+    legend: Annotated[bool, typer.Option("--legend", help="Also what the headings mean.")] = False,
     setting: Annotated[
         SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, where committed results hold several.")
     ] = None,

@@ -216,12 +216,12 @@ def _first(words: Sequence[str]) -> str:
 
 
 def compare_command(
-    folders: Sequence[Path], out: Path | None, bibtex: bool, wide: bool, setting: str | None
+    folders: Sequence[Path], out: Path | None, bibtex: bool, wide: bool, legend: bool, setting: str | None
 ) -> Iterator[Result]:
     """Run `relief-ray compare`.
 
-    ``bibtex``: only the references that the methods stated when the runs began; ``setting``: part of the name of one
-    setting, where the results hold several.
+    ``bibtex``: only the references that the methods stated when the runs began; ``wide``: all columns; ``legend``: what
+    their headings mean; ``setting``: part of the name of one setting, where the results hold several.
 
     Raises:
         UserError: no finished run there, runs of different experiments, or no setting of that name.
@@ -237,7 +237,7 @@ def compare_command(
         sentences = verdict(comparison, folders)
         heading = [f"## {title}"] if title else []
         remarks = [f"Written {path}" for path in written]
-        text = _text(comparison, remarks, sentences, folders, wide=wide, heading=heading)
+        text = _text(comparison, remarks, sentences, folders, wide=wide, legend=legend, heading=heading)
         yield Result(text, _facts(comparison, written, sentences))
 
 
@@ -287,13 +287,14 @@ def _text(
     folders: Sequence[Path],
     *,
     wide: bool = False,
+    legend: bool = False,
     heading: Sequence[str] = (),
 ) -> str:
-    """Table, remarks, and the verdict last; ``wide``: all columns, however narrow the terminal is."""
+    """Table, remarks, and the verdict last; ``wide`` and ``legend`` as `compare` takes them."""
     width = render.WIDTH if wide else min(render.WIDTH, columns())
-    places = " ".join(map(typed, folders))
-    more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
-    shown = render.plain(comparison, width).rstrip()
+    options = ["--wide (all columns)"] * (not wide) + ["--legend (what headings mean)"] * (not legend)
+    more = [f"More    relief-ray compare {' '.join(map(typed, folders))} {' '.join(options)}"] if options else []
+    shown = render.plain(comparison, width, wide=wide, legend=legend).rstrip()
     width_of_text = min(WIDTH, width)
     parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
     parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))

@@ -217,8 +217,10 @@ def _own(
             return {}
         used.append((matrix, view))
     f1_by_client = {view.client: macro_f1(matrix.sum(0)) for matrix, view in used}
-    means = {"f1_own_sensors": _mean(list(f1_by_client.values())), "f1_own_subjects": on_own_subjects(used)}
-    return means if not used else {"f1_by_client": f1_by_client, **means}
+    return ({"f1_by_client": f1_by_client} if used else {}) | {
+        "f1_own_sensors": _mean(list(f1_by_client.values())),
+        "f1_own_subjects": on_own_subjects(used),
+    }
 
 
 def on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:

@@ -19,7 +19,7 @@ from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
 from relief_ray.report.runs import Inventory
-from relief_ray.report.tables.methods import clocks_table, main_table, search_table
+from relief_ray.report.tables.methods import clocks_table, further_table, main_table, search_table
 from relief_ray.report.tables.overview import data_tables, footer, gaps, overview, physical_table, programs
 from relief_ray.report.tables.paper import (
     ablation_table,
@@ -100,6 +100,7 @@ FIGURES = {
 _FIRST = ("convergence", "rare", "pareto", "round")
 # Tables of a setting below everything else.
 _TABLES = {
+    "all": further_table,
     "ablation": ablation_table,
     "paper": paper_table,
     "testbed": testbed_table,

@@ -254,8 +254,8 @@ def last_lines(
     mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
     told, speed = (tuple(filter(None, (sentence,))) for sentence in (described(comparison), faster(comparison)))
     if judgement is None:
-        none = ("No claim was named before these runs: their differences are described, not tested.",)
-        return (" ".join([*mark, *(problems or none), *told, *speed]),)
+        none = ("Described, not tested: no claim was named before these runs.",)
+        return (" ".join([*mark, *problems, *told, *speed, *(() if problems else none)]),)
     parts = []
     for verdict in _ORDER:
         if shown := [_worded(judged) for judged in judgement.claims if judged.verdict == verdict]:

@@ -430,14 +430,14 @@ def _fast(comparison: Comparison, row: MethodResult) -> str:
     if bootstrap and total is not None:
         whole = f", its whole run {total:.2f}x (the bootstrap round is {percent(bootstrap)} % of its seconds)"
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{whole}"
+        return f"{row.label} is as fast as FedAvg, with as many joules{whole}"
     joules, link = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules", row.mean("link_percent")
     share = ""
     if link is not None:
         # A link of nearly the whole round means few windows a client, so methods look alike in seconds.
-        hidden = ", so that less training hardly shows" if link >= _MOSTLY_LINK else ""
-        share = f" (link: {percent(link)} % of its slowest client's round{hidden})"
-    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{whole}"
+        hidden = ", so that training less saves little" if link >= _MOSTLY_LINK else ""
+        share = f"; its slowest client spends {percent(link)} % of a round on the network{hidden}"
+    return f"{row.label} is {speedup:.2f}x as fast as FedAvg, with {joules}{whole}{share}"
 
 
 def equal_rounds(comparison: Comparison) -> str:

@@ -30,7 +30,7 @@ from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_fr
 from relief_ray.report.results import round_table
 from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.methods import costs_table, scores_table
+from relief_ray.report.tables.methods import lead_table
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.plan import open_run
 from relief_ray.studies.reasons import Reasons, reasons_for
@@ -190,11 +190,10 @@ def finished(comparison: Comparison, label: str) -> str:
 
 
 def brief(comparison: Comparison, is_titled: bool) -> str:
-    """Scores and costs as small HTML tables."""
-    tables = (made(comparison) for made in (scores_table, costs_table))
-    shown = [table.html() for table in tables]
+    """The table of the columns that lead, as HTML."""
+    table = lead_table(comparison).without_blanks().html()
     sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
-    return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), *shown, *sentence])
+    return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), table, *sentence])
 
 
 # The end of a run's folder: ``-f0-s1``.
@@ -481,21 +480,26 @@ class Study:
         """
         return self._cells.round_frame
 
-    def table(self, *, setting: str | None = None, clock: str | None = None, width: int = text.NARROW) -> Page:
+    def table(
+        self, *, setting: str | None = None, clock: str | None = None, width: int = text.NARROW, wide: bool = False
+    ) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
 
         Args:
             setting: part of the name of one of ``settings``; None: all, each under its name.
             clock: the time model behind seconds and joules; None: the one that the allocator planned with.
-            width: of printed lines; from 120 characters on with all figures, as a notebook has them in any case.
+            width: of printed lines.
+            wide: all columns, not only those that lead.
 
         Raises:
             UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
         made = [(one.title, _by(one, clock)) for one in self._chosen(setting)]
         heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
-        plain = [head + text.plain(one, width) for head, (_, one) in zip(heads, made, strict=True)]
-        marked = [(head and f"### {head}") + text.markdown(one) for head, (_, one) in zip(heads, made, strict=True)]
+        plain = [head + text.plain(one, width, wide=wide) for head, (_, one) in zip(heads, made, strict=True)]
+        marked = [
+            (head and f"### {head}") + text.markdown(one, wide=wide) for head, (_, one) in zip(heads, made, strict=True)
+        ]
         return Page(text="\n".join(plain), markdown="\n".join(marked))
 
     def verdicts(self) -> Verdicts:

@@ -17,6 +17,8 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Literal
 
+from relief_ray.support.errors import listed
+
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
 Tone = Literal["", "gap", "good", "bad", "warn", "info"]
 Number = float | int | str | None
@@ -95,6 +97,10 @@ class Table:
     """Title; empty where several tables share one."""
     notes: tuple[str, ...] = ()
     """Sentences under the table."""
+    details: tuple[str, ...] = ()
+    """Further sentences: on a page behind a click, elsewhere below the notes."""
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """What headings mean that do not say it themselves: tooltips on a page, elsewhere a ``legend``."""
     second: str = ""
     """Explains the cells' second lines, printed under the first heading."""
     is_text: bool = False
@@ -179,20 +185,29 @@ class Table:
                 for cell, origin in zip(row.cells, origins, strict=True)
             )
             lines.append([cell.removeprefix("<br>").replace("|", "\\|") for cell in (marked(row.name), *cells)])
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + "\n\n".join(map(marked, self.notes))
+        notes = "\n\n".join(map(marked, (*self.notes, *self._folded())))
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + notes
         caption = marked(f"{number}. {self.caption}" if number else self.caption)
         return (f"**{caption}**\n\n{body}" if caption else body).rstrip("\n") + "\n"
+
+    def _folded(self) -> Iterator[str]:
+        """What a page shows behind a click."""
+        yield from self.details
+        if texts := legend([self]):
+            yield f"{'; '.join(texts)}."
 
     def html(self, number: str = "") -> str:
         """An element for a page with our style, or for a notebook."""
         origins = self.origins
         second = f"<small>{inline(self.second)}</small>" if self.second else ""
         head = f"<th scope='col'>{inline(self.head[0])}{second}</th>" + "".join(
-            f"<th scope='col'>{inline(name)}{_chip(origin)}</th>"
+            f"<th scope='col'{_tooltip(self.meanings.get(name, ''))}>{inline(name)}{_chip(origin)}</th>"
             for name, origin in zip(self.head[1:], origins, strict=True)
         )
         lines = "\n".join(_html_row(row, origins) for row in self.rows)
         notes = "".join(f"<p class='note'>{inline(note)}</p>" for note in self.notes)
+        if folded := "".join(f"<p class='note'>{inline(text)}</p>" for text in self._folded()):
+            notes += f"<details><summary class='note'>About these figures</summary>{folded}</details>"
         numbered = f"<b>{number}.</b> {inline(self.caption)}" if number else inline(self.caption)
         caption = f"<caption>{numbered}</caption>\n" if self.caption else ""
         kind = " class='words'" if self.is_text else ""
@@ -216,7 +231,9 @@ class Table:
         tabular = f"\\begin{{tabular}}{{{columns}}}\n{body}\\bottomrule\n\\end{{tabular}}"
         shrink = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
         shrunk = tabular if self.is_text else f"{shrink}{tabular}}}"
-        notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {latex(note)}\n" for note in self.notes)
+        notes = "".join(
+            f"\\par\\smallskip\\footnotesize\\raggedright {latex(note)}\n" for note in (*self.notes, *self._folded())
+        )
         return (
             f"\\begin{{table*}}[!htbp]\n\\centering\\footnotesize\n\\caption{{{latex(self.caption)}}}\n"
             f"\\label{{tab:{self.slug}}}\n{shrunk}\n{notes}\\end{{table*}}\n"
@@ -237,6 +254,16 @@ def word_table(head: Sequence[str], rows: Iterable[Sequence[str]], slug: str = "
     """Table of words; the first of each row is its name."""
     named = tuple(Row(name=first, cells=tuple(Cell(text=text) for text in rest)) for first, *rest in rows)
     return Table(slug=slug, caption=caption, head=tuple(head), rows=named, is_text=True)
+
+
+def legend(tables: Iterable[Table]) -> list[str]:
+    """Sentences that explain the headings of these tables, from left to right; those that mean the same together."""
+    heads: dict[str, dict[str, None]] = {}
+    for table in tables:
+        for head in table.head:
+            if meaning := table.meanings.get(head):
+                heads.setdefault(meaning, {})[head] = None
+    return [f"{listed(f'`{head}`' for head in same)}: {meaning}" for meaning, same in heads.items()]
 
 
 def as_csv(rows: Iterable[Sequence[Number]]) -> str:
@@ -296,6 +323,10 @@ def _packed(first: int, widths: Sequence[int], units: Iterable[Sequence[int]], w
 
 def _with_origin(cell: Cell, usual: Origin | None) -> str:
     return f"{cell.text} {cell.origin}" if cell.origin not in (None, usual) else cell.text
+
+
+def _tooltip(text: str) -> str:
+    return f" title='{escape(text, quote=True)}'" if text else ""
 
 
 def _chip(origin: Origin | None) -> str:

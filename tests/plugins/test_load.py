@@ -281,7 +281,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     assert own == ["Half & half, halved (reconstructed)", "Half & half", "Untitled", "Ceiling"]
     assert [name for name, row in rows.items() if row.faint] == ["Ceiling"] and rows["Ceiling"].rule
     (all_of_them,), (alone,) = (
-        compare_command([place], None, bibtex=True, wide=False, setting=None)
+        compare_command([place], None, bibtex=True, wide=False, legend=False, setting=None)
         for place in (tmp_path / "runs", tmp_path / "runs" / "Hooked")
     )
     assert all_of_them.text.split("\n\n")[0].startswith("@inproceedings{mcmahan2017fedavg,")

@@ -256,14 +256,14 @@ def test_without_claims_nothing_is_judged(runs, make):
     (judgement,), problems = judge([comparison], Registry())
     assert judgement is None
     assert last_line(comparison, None, problems) == (
-        "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's at "
-        "equal numbers of aggregations, in points: v1 -23.0 [-24.0, -22.1] (+4.0 [+3.6, +4.4] after its last round, "
-        "one aggregation more). Simulated: v1's rounds are as fast as FedAvg's with as many joules, its whole run "
-        "0.67x (the bootstrap round is 33 % of its seconds)."
+        "F1 against FedAvg's at equal numbers of aggregations, in points: v1 -23.0 [-24.0, -22.1] (+4.0 [+3.6, +4.4] "
+        "after its last round, one aggregation more). Simulated: v1 is as fast as FedAvg, with as many joules, its "
+        "whole run 0.67x (the bootstrap round is 33 % of its seconds). Described, not tested: no claim was named "
+        "before these runs."
     )
     assert last_line(comparison, None, ("a.yaml: was changed",)).startswith("a.yaml: was changed F1 against")
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
-    assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for methods. No claim")
+    assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for methods. Described, not")
 
 
 def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import fill
 
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.remarks import caption, remarks
-from relief_ray.report.tables.methods import (
-    brief_tables,
-    costs_table,
-    legend,
-    scores_table,
-    taken_over,
-    wide_table,
-)
+from relief_ray.report.tables.methods import all_tables, lead_table, taken_over
 from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
 from relief_ray.support.table import Number, Table, marked
 from relief_ray.support.table import as_csv as write_csv
+from relief_ray.support.table import legend as legend_of
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
 WIDTH, NARROW, LEAST = 120, 80, 60
 
 
-def plain(comparison: Comparison, width: int = WIDTH) -> str:
+def plain(comparison: Comparison, width: int = WIDTH, *, wide: bool = False, legend: bool = False) -> str:
     """Caption, tables at most ``width`` columns wide (bounds below a rule), and remarks.
 
-    Columns of which no method has a figure are left out.
-    Below ``WIDTH`` columns the tables hold the figures that matter most, and their legend is as short.
+    Columns of which no method has a figure are left out. ``wide``: all columns, not only those that lead; ``legend``:
+    sentences on what the headings mean.
 
     Raises:
         UserError: the width holds no table.
     """
     if width < LEAST:
         raise UserError(f"width={width}: expected {LEAST} characters or more")
-    is_wide = width >= WIDTH
-    shown = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
-    made = [table.without_blanks() for table in shown]
+    made = [table.without_blanks() for table in (all_tables(comparison) if wide else [lead_table(comparison)])]
     tables = [part for table in made for part in table.fitted(width)]
     notes = [
         fill(note, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for note in _notes(comparison, made)
+        for note in _notes(comparison, made if legend else [])
     ]
     text = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
@@ -51,14 +44,14 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
 
 def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
     """Sentences below the tables: what headings mean, what differences are taken over, names, and remarks."""
-    meanings, names = legend(tables, comparison.sensors), names_line(comparison)
-    return [*meanings, *taken_over(comparison), *([names] if names else []), *remarks(comparison)]
+    names = names_line(comparison)
+    return [*legend_of(tables), *taken_over(comparison), *([names] if names else []), *remarks(comparison)]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Caption, all tables and remarks."""
-    made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
-    tables = (table.markdown() for table in made)
+def markdown(comparison: Comparison, *, wide: bool = True) -> str:
+    """Caption, tables, what their headings mean, and remarks; ``wide``: all columns, not only those that lead."""
+    made = all_tables(comparison) if wide else (lead_table(comparison),)
+    tables = (replace(table, meanings={}).markdown() for table in made)
     notes = "\n".join(f"- {marked(note)}" for note in _notes(comparison, made))
     return "\n\n".join(p.rstrip("\n") for p in (marked(caption(comparison)), *tables, notes) if p) + "\n"
 

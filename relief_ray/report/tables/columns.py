@@ -69,6 +69,14 @@ OWN_SUBJECTS_F1 = Column(
     label="F1 own subjects", unit="%", figure="f1_own_subjects_percent",
     meaning="as `F1 own %`, on the windows of the subjects that the client trained on",
 )  # fmt: skip
+WORST_CLIENT_F1 = Column(
+    label="worst client", unit="%", figure="f1_worst_client_percent",
+    meaning="F1 of the client that is served worst, through its own sensors",
+)  # fmt: skip
+WORST_TENTH_F1 = Column(
+    label="worst tenth", unit="%", figure="f1_worst_tenth_percent",
+    meaning="mean F1 of the tenth of the clients that is served worst, through their own sensors",
+)  # fmt: skip
 AT_ROUNDS_F1 = Column(
     label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent",
     meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one, interpolated "
@@ -100,10 +108,13 @@ LAST10_F1 = Column(
 ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
 SPEEDUP = Column(
     label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup",
-    meaning="FedAvg's mean round over the method's, of one fleet by one clock; where FedAvg did not run, its round is "
-    "counted",
+    meaning="FedAvg's simulated seconds over the method's for the same number of rounds, a bootstrap included; where "
+    "FedAvg did not run, its rounds are computed",
 )  # fmt: skip
-SPEEDUP_COMPUTE = Column(
+SPEEDUP_ROUND = Column(
+    label="speedup a round", figure="speedup_round", decimals=2, meaning="the speedup of the rounds after a bootstrap",
+)  # fmt: skip
+_SPEEDUP_COMPUTE = Column(
     label="compute", figure="speedup_compute", decimals=2, meaning="the speedup without uploads and downloads",
 )  # fmt: skip
 AT_PAPER = Column(
@@ -115,7 +126,7 @@ LINK = Column(
     meaning="share of the slowest client's round that is upload and download",
 )  # fmt: skip
 # What a speedup depends on; stands beside each.
-SPEED_CONTEXT = (SPEEDUP_COMPUTE, LINK, AT_PAPER)
+SPEED_CONTEXT = (_SPEEDUP_COMPUTE, LINK, AT_PAPER)
 SPEEDUP_TOTAL = Column(
     label="speedup with bootstrap", figure="speedup_total", decimals=2,
     meaning="speedup of the whole run, a bootstrap round before round 1 included",
@@ -168,6 +179,14 @@ CHOSEN_SLOTS = Column(
 )  # fmt: skip
 
 
+def sent_by(kind: str) -> Column:
+    """Share of the uploaded bytes that devices of one type sent."""
+    return Column(
+        label=f"sent by {kind}", unit="%", figure=f"sent_{kind}_percent", decimals=0,
+        meaning="share of all uploaded bytes that devices of this type sent",
+    )  # fmt: skip
+
+
 def modality_f1(modality: str) -> Column:
     """F1 of the canonical model that sees one modality alone."""
-    return Column(label=modality, unit="%", figure=f"f1_{modality}_percent")
+    return Column(label=modality, unit="%", figure=f"f1_{modality}_percent", meaning="F1 with one sensor alone")

@@ -12,7 +12,7 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, in_title, stat
-from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
+from relief_ray.report.paper import PAPER_ROWS, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
     equal_rounds,
@@ -41,12 +41,6 @@ from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
 from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
 
-_OWN = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
-_CONTEXT = {
-    col.SPEEDUP_COMPUTE: "without links {}",
-    col.LINK: "link {} %",
-    col.AT_PAPER: "at 1,900 windows x 5 epochs {}",
-}
 STARRED = (
     "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "
     "its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic."
@@ -60,26 +54,42 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
     is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
     """
-    tuned = twin(comparison, known)
-    change = _change_of_f1(comparison)
-    costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(comparison.backbone))
-    columns: Sequence[Column] = (col.F1, change, *costs)
-    if comparison.runs:
-        columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
+    tuned, columns = twin(comparison, known), recorded(comparison, _lead(comparison))
     labels = [label for label in labels_of(comparison) if comparison.has(label)]
     bounds = bounds_of(comparison, labels)
-    return table_of(
+    table = table_of(
         comparison,
         labels,
         columns,
         caption=f"Results: {comparison.title}.",
-        notes=(*_notes(comparison, columns), *_tuned_notes(tuned)),
-        cell=_cell,
+        notes=_notes(comparison),
         more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
         names=marked_names(comparison),
         rules=bounds[:1],
         faint=bounds,
     )
+    return replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
+
+
+def further_table(comparison: Comparison) -> Table | None:
+    """Every other figure of the methods that ran; None where nothing is done."""
+    if not comparison.runs:
+        return None
+    others = [*_f1_columns(comparison), *_cost_columns(comparison), *_other_columns(comparison)]
+    columns = recorded(comparison, [c for c in others if c.head not in {lead.head for lead in _lead(comparison)}])
+    labels = [method.label for method in comparison.rows]
+    bounds = bounds_of(comparison, labels)
+    table = table_of(
+        comparison,
+        labels,
+        columns,
+        caption=f"Further figures: {comparison.title}.",
+        notes=(),
+        names=marked_names(comparison),
+        rules=bounds[:1],
+        faint=bounds,
+    )
+    return replace(table, meanings=_meanings(columns)).without_blanks()
 
 
 def labels_of(comparison: Comparison) -> list[str]:
@@ -112,39 +122,23 @@ def _change_of_f1(comparison: Comparison) -> Column:
     return Column(label=versus(comparison), gain=Comparison.gain)
 
 
-def _cell(comparison: Comparison, method: MethodResult, column: Column, paper: PaperCell | None) -> Cell:
-    """``method_cell``; below a speedup what it depends on: links, their share, and the paper's protocol."""
-    cell = method_cell(comparison, method, column)
-    if column is not SPEEDUP:
-        return cell
-    known = [c for c in _CONTEXT if c.figure in method.stats and not (c is col.AT_PAPER and comparison.is_own_data)]
-    return replace(cell, below=", ".join(_CONTEXT[c].format(c.rounded(method.stats[c.figure].mean)) for c in known))
-
-
-def _notes(comparison: Comparison, columns: Sequence[Column]) -> Iterator[str]:
+def _notes(comparison: Comparison) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    yield from premises(comparison)
-    yield from (f"{text}." for text in taken_over(comparison))
     spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
     same = "same fold and seed" if any(has_folds(r.run.config) for r in comparison.runs) else "same seed"
     paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison.runs else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
-    if comparison.has_figure(col.LINK.figure):
-        at_paper = "" if comparison.is_own_data else _AT_PAPER
-        yield (
-            "Below a speedup: the same without links (uploads and downloads), the links' share of the slowest client's "
-            f"round{at_paper}."
-        )
-    if meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]:
-        yield "; ".join(meant) + "."
     if comparison.personalised:
         yield STARRED
     yield from (f"{note}." for note in stand_in_note(comparison.runs))
+
+
+def _details(comparison: Comparison) -> Iterator[str]:
+    """Protocol, clock, what differences are taken over, and names."""
+    yield from premises(comparison)
+    yield from (f"{text}." for text in taken_over(comparison))
     if names := names_line(comparison):
         yield f"{names}."
-
-
-_AT_PAPER = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
 
 
 def taken_over(comparison: Comparison) -> list[str]:
@@ -306,10 +300,16 @@ def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
     return replace(cell, below=f"{rounds} rounds", numbers={**cell.numbers, "rounds": rounds})
 
 
-COSTS = (col.ROUND_S, SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
-_BRIEF_COSTS = (SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)
-SCORES = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
-_BRIEF_SCORES = (col.F1, OWN_F1, col.AT_ROUNDS_F1)
+SCORES = (
+    OWN_F1,
+    col.OWN_SUBJECTS_F1,
+    col.WORST_CLIENT_F1,
+    col.WORST_TENTH_F1,
+    col.AT_ROUNDS_F1,
+    col.AT_SECONDS_F1,
+    col.AT_JOULES_F1,
+)
+COSTS = (col.ROUND_S, SPEEDUP, col.SPEEDUP_ROUND, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _WIDE = (
     col.LAST10_F1,
     col.SPEEDUP_TOTAL,
@@ -326,40 +326,59 @@ _WIDE = (
 )
 
 
-def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
-    """The columns that a narrow terminal has room for: F1 and its differences, then speed and costs."""
-    scores = (*_BRIEF_SCORES, _change_of_f1(comparison), col.RARE_F1)
-    costs = (*_BRIEF_COSTS, upload(comparison.backbone))
-    return _compared(comparison, "scores", scores, is_brief=True), _compared(comparison, "costs", costs, is_brief=True)
+def _lead(comparison: Comparison) -> tuple[Column, ...]:
+    """The columns that lead everywhere: F1, what it gains and at equal time, own sensors, speed and joules."""
+    return col.F1, _change_of_f1(comparison), col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES
+
+
+def lead_table(comparison: Comparison) -> Table:
+    """The columns that lead, without the paper's."""
+    return _compared(comparison, "results", _lead(comparison), is_brief=True)
+
+
+def all_tables(comparison: Comparison) -> tuple[Table, Table, Table]:
+    """Scores, costs, and everything else."""
+    return scores_table(comparison), costs_table(comparison), wide_table(comparison)
 
 
 def scores_table(comparison: Comparison) -> Table:
     """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
-    alone = (col.RARE_F1, *map(col.modality_f1, comparison.sensors))
-    columns = (col.F1, *SCORES, _change_of_f1(comparison), *alone)
-    return _compared(comparison, "scores", columns, always=(col.F1, *alone))
+    return _compared(comparison, "scores", _f1_columns(comparison), always=(col.F1, *_alone(comparison)))
+
+
+def _f1_columns(comparison: Comparison) -> tuple[Column, ...]:
+    return (col.F1, *SCORES, _change_of_f1(comparison), *_alone(comparison))
+
+
+def _alone(comparison: Comparison) -> tuple[Column, ...]:
+    """F1 through one sensor."""
+    return (col.RARE_F1, *map(col.modality_f1, comparison.sensors))
 
 
 def costs_table(comparison: Comparison) -> Table:
     """Seconds, joules, bytes and rounds to a target, which no method may reach; else what the records tell alone."""
-    columns = (*COSTS, upload(comparison.backbone), col.WALL_S)
-    return _compared(comparison, "costs", columns, always=(col.ROUNDS_TO_85,))
+    return _compared(comparison, "costs", _cost_columns(comparison), always=(col.ROUNDS_TO_85,))
+
+
+def _cost_columns(comparison: Comparison) -> tuple[Column, ...]:
+    names = dict.fromkeys(name for row in comparison.rows for name in row.stats if name.startswith("sent_"))
+    sent = (col.sent_by(name.removeprefix("sent_").removesuffix("_percent")) for name in sorted(names))
+    return (*COSTS, upload(comparison.backbone), *sent, col.WALL_S)
 
 
 def wide_table(comparison: Comparison) -> Table:
     """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
-    changes = [
-        Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference("f1_rare_percent"))
-    ]
-    if comparison.personalised:
-        changes.insert(
-            0,
-            Column(
-                label=f"F1 % vs {REFERENCE} [95 %]",
-                gain=lambda _, method: method.over_reference("f1_canonical_percent"),
-            ),
-        )
-    return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
+    return _compared(comparison, "more", _other_columns(comparison), always=_WIDE)
+
+
+def _other_columns(comparison: Comparison) -> tuple[Column, ...]:
+    canonical = [_change("F1 %", "f1_canonical_percent")] if comparison.personalised else []
+    return (*canonical, _change("rare F1", "f1_rare_percent"), col.BEST_F1, *_WIDE)
+
+
+def _change(label: str, figure: str) -> Column:
+    """The differences to FedAvg in a figure that does not lead."""
+    return Column(label=f"{label} vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference(figure))
 
 
 def _compared(
@@ -388,7 +407,13 @@ def _compared(
             names.values(), zip(*texts.values(), strict=True), bounds, [True, *bounds[:-1]], strict=True
         )
     )
-    return Table(slug=slug, head=("method", *texts), rows=tuple(rows))
+    meanings = {head: _PRINTED for head in texts if head.startswith(OF_PAPER)} | _meanings(shown)
+    return Table(slug=slug, head=("method", *texts), rows=tuple(rows), meanings=meanings)
+
+
+def _meanings(columns: Iterable[Column]) -> dict[str, str]:
+    """What headings mean that do not say it themselves."""
+    return {column.head: column.meaning for column in columns if column.meaning}
 
 
 def _text(comparison: Comparison, method: MethodResult, column: Column) -> str:
@@ -408,19 +433,7 @@ def _beside(comparison: Comparison, column: Column) -> dict[str, list[str]]:
     return {OF_PAPER + column.brief: [NONE if v is None else f"{v:.{column.decimals}f}" for v in values]}
 
 
-def legend(tables: Iterable[Table], sensors: Sequence[str] = ()) -> list[str]:
-    """Sentences that explain the headings of these tables, and no others, from left to right."""
-    heads = dict.fromkeys(head for table in tables for head in table.head)
-    columns = (*SCORES, col.RARE_F1, *COSTS, col.WALL_S, col.BEST_F1, *_WIDE)
-    texts = {c.head: f"`{c.head}`: {c.meaning}" for c in columns if c.meaning}
-    alone = [c.head for c in map(col.modality_f1, sensors) if c.head in heads]
-    if alone:
-        texts[alone[0]] = f"{listed([f'`{head}`' for head in alone])}: F1 with one sensor alone"
-    meanings = [texts[head] for head in heads if head in texts]
-    return [*meanings, _PRINTED] if any(head.startswith(OF_PAPER) for head in heads) else meanings
-
-
 _PRINTED = (
-    "`paper's ..`: printed in the paper, for orientation only: 200 rounds on its splits of these data; it does not say "
-    "whether personalised methods were tested as one model or as the clients' own"
+    "printed in the paper, for orientation only: 200 rounds on its splits of these data; it does not say whether "
+    "personalised methods were tested as one model or as the clients' own"
 )

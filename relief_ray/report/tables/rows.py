@@ -45,6 +45,7 @@ _USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": 
 _SIMULATED = (
     "round_s",
     "speedup",
+    "speedup_round",
     "speedup_compute",
     "speedup_total",
     "speedup_paper",

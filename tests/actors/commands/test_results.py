@@ -21,19 +21,21 @@ def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path)
     record = read_rounds(runs / "relief-s0")[-1]
     assert record.metrics is not None and f"{100 * record.metrics.f1:.1f}" in shown
     last = " ".join(shown.strip().split("\n\n")[-1].split())
-    assert last.startswith("No claim was named before these runs") and last.endswith("fewer joules.")
-    assert all(len(line) <= 120 for line in shown.splitlines())
+    assert last.startswith("F1 against FedAvg's") and last.endswith("no claim was named before these runs.")
+    assert all(len(line) <= 120 for line in shown.splitlines() if not line.startswith("More "))
 
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_compare_fits_the_terminal_and_wide_shows_all(invoke, runs: Path, monkeypatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     shown = invoke("compare", runs).stdout
-    lines = [line for line in shown.splitlines() if not line.startswith("All columns")]  # a command stays whole
+    lines = [line for line in shown.splitlines() if not line.startswith("More ")]  # a command stays whole
     assert max(map(len, lines)) <= columns and "wall, s" not in shown
-    assert f"All columns relief-ray compare {runs} --wide" in " ".join(shown.split())
-    wide = invoke("compare", runs, "--wide").stdout
-    assert "wall, s" in wide and "All columns" not in wide
+    assert f"More relief-ray compare {runs} --wide (all columns) --legend (what headings mean)" in " ".join(
+        shown.split()
+    )
+    wide = invoke("compare", runs, "--wide", "--legend").stdout
+    assert "wall, s" in wide and "- `speedup`: " in wide and "More " not in wide
 
 
 @pytest.mark.ci
@@ -55,7 +57,7 @@ def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, mon
     assert len(titles) == 2 and titles[1].endswith("lr = 0.5")
     monkeypatch.setenv("COLUMNS", "60")
     narrow = invoke("compare", tmp_path).stdout.splitlines()
-    assert max(len(line) for line in narrow if not line.startswith("All columns")) <= 60, "titles are wrapped too"
+    assert max(len(line) for line in narrow if not line.startswith("More ")) <= 60, "titles are wrapped too"
     monkeypatch.delenv("COLUMNS")
     named = invoke("compare", tmp_path, "--setting", "LR = 0.5").stdout
     assert "v1" not in named and named.count("## ") == 1
@@ -69,12 +71,12 @@ def test_compare_writes_tables_and_figures(invoke, runs: Path, tmp_path: Path) -
     names = {"comparison.md", "comparison.json", "comparison.csv", "timeline.png", "curves.png"}
     assert {Path(path).name for path in facts["files"]} == names
     assert all((tmp_path / "report" / name).stat().st_size > 100 for name in names)
-    assert facts["verdict"].startswith("No claim was named before these runs")
+    assert facts["verdict"].endswith("Described, not tested: no claim was named before these runs.")
 
 
 def test_compare_of_one_run_gives_no_verdict(invoke, runs: Path) -> None:
     shown = invoke("compare", runs / "relief-s0").stdout
-    assert "relief" in shown and "No claim" not in shown
+    assert "relief" in shown and "no claim" not in shown
 
 
 def test_compare_refuses_folders_without_runs(invoke, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def without_wall(text: str) -> str:
             start, end = line[: line.index(WALL)].count("|"), line.index(WALL) + len(WALL)
         elif not line:
             end = 0
-        elif end and line.startswith("|") and ":" not in line.split("|")[start]:
+        elif end and 0 < start < len(line.split("|")) and ":" not in line.split("|")[start]:
             cells = line.split("|")
             line = "|".join([*cells[:start], " WALL ", *cells[start + 1 :]])
         elif end and (number := re.search(r"[\d.]+$", line[:end])):

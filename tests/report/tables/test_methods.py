@@ -11,8 +11,9 @@ from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.remarks import STAND_IN
 from relief_ray.report.statistics import interval_text, paired
 from relief_ray.report.tables.columns import F1, HEADLINE, LINK
-from relief_ray.report.tables.methods import brief_tables, costs_table, legend, scores_table, wide_table
+from relief_ray.report.tables.methods import costs_table, lead_table, scores_table, wide_table
 from relief_ray.report.tables.rows import names_line, number_text
+from relief_ray.support.table import legend
 
 
 def cells(table, name):
@@ -51,7 +52,6 @@ def test_a_legend_is_read_from_left_to_right(make):
     lines = legend(tables)
     places = [[head for table in tables for head in table.head].index(line.split("`")[1]) for line in lines]
     assert places == sorted(places) and len(places) > 3
-    assert not any("the same" in line for line in lines)
     assert "`F1 at equal J %`: as `F1 at equal s %`, at equal joules" in lines
 
 
@@ -98,7 +98,7 @@ def test_rows_of_stand_ins_have_the_mark_that_their_remark_begins_with(make):
 def test_sensors_are_explained_together_where_they_begin(make):
     comparison = compare_runs([make("fedavg")])
     scores = scores_table(comparison)
-    lines = legend([scores], comparison.sensors)
+    lines = legend([scores])
     assert "`acc %` and `mag %`: F1 with one sensor alone" in lines[-1:]
     assert "`rare F1 %`: F1 with one sensor alone, mean over the sensors that the fewest clients own" in lines
 
@@ -177,14 +177,21 @@ def seen(loaded, **own):
     return dataclasses.replace(loaded, rounds=(*loaded.rounds[:-1], changed))
 
 
-def test_the_own_sensors_f1_is_a_column_of_narrow_terminals_wherever_it_is_known(make):
+def test_the_own_sensors_f1_leads_wherever_it_is_known(make):
     """Without clients' own models too: it is what a device has whose sensors are few."""
     runs = [seen(make("fedavg"), f1_own_sensors=0.45), seen(make("relief"), f1_own_sensors=0.4)]
-    scores, _ = brief_tables(compare_runs(runs))
-    assert scores.head[1:3] == ("F1 %", "F1 own %")
+    scores = lead_table(compare_runs(runs)).without_blanks()
+    assert scores.head[1:] == (
+        "F1 %",
+        "vs fedavg at equal rounds [95 %]",
+        "F1 at equal s %",
+        "F1 own %",
+        "speedup",
+        "J/round",
+    )
     assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "relief")["F1 own %"]) == ("45.0", "40.0")
     assert any(line.startswith("`F1 own %`: mean over clients") for line in legend([scores]))
-    assert "F1 own %" not in brief_tables(compare_runs([make("fedavg")]))[0].head
+    assert "F1 own %" not in lead_table(compare_runs([make("fedavg")])).head
 
 
 def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put_on):
@@ -200,15 +207,28 @@ def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put
 
 
 def test_the_legend_explains_the_columns_that_are_shown_and_no_others(make):
-    """`rounds to 85 %` is there where a method got so far; `rounds to 95 % of FedAvg` is Markdown's alone."""
+    """`rounds to 85 %` is there where a method got so far."""
     slow, fast = ([make("fedavg", scores=(0.5, 0.6)), make("v1", scores=(0.5, f1), model="v1")] for f1 in (0.61, 0.9))
-    assert "rounds to 85 %" not in plain(compare_runs(slow)) and "rounds to 85 %" in markdown(compare_runs(slow))
+    assert "rounds to 85 %" not in plain(compare_runs(slow), wide=True)
     comparison = compare_runs(fast)
-    shown = {"wide": plain(comparison), "narrow": plain(comparison, 80), "markdown": markdown(comparison)}
+    shown = {
+        "lead": plain(comparison, legend=True),
+        "wide": plain(comparison, wide=True, legend=True),
+        "markdown": markdown(comparison),
+    }
     explained = {
         name: {line.split("`")[1] for line in text.splitlines() if line.startswith("- `")}
         for name, text in shown.items()
     }
-    assert "rounds to 85 %" in explained["wide"] and "rounds to 95 % of FedAvg" not in shown["wide"]
-    assert "rounds to 85 %" not in shown["narrow"] and {"compute", "link %"} <= explained["narrow"]
-    assert {"rounds to 85 %", "rounds to 95 % of FedAvg"} <= explained["markdown"]
+    assert {"rounds to 85 %", "rounds to 95 % of FedAvg", "compute", "link %"} <= explained["wide"]
+    assert explained["wide"] <= explained["markdown"] and "speedup" in explained["lead"]
+    assert not {"rounds to 85 %", "compute"} & explained["lead"]
+    assert "- `speedup`" not in plain(comparison), "asked for alone"
+
+
+def test_worst_clients_and_who_sends_by_hand(make):
+    """Eleven clients with F1 of 0.10 to 0.20: the worst tenth are two, 10.5 %."""
+    served = {number: 0.1 + number / 100 for number in range(11)}
+    shown = cells(scores_table(compare_runs([seen(make("fedavg"), f1_by_client=served)])), "fedavg")
+    assert (shown["worst client %"], shown["worst tenth %"]) == ("10.0", "10.5")
+    assert "worst client %" not in scores_table(compare_runs([make("fedavg")])).head

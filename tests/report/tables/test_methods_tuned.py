@@ -64,7 +64,7 @@ def test_tuned_figures_stand_beside_the_usual_ones_with_the_edge(make, page):
     assert best_cells["fedavg"] == ("70.0", "lr 0.003")
     assert best_cells["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
     assert set(best_cells) == {"fedavg", "relief"}, "rows are what was run or planned"
-    assert tuned.caption.endswith("every method tuned.") and "values chosen by a search" in tuned.notes[0]
+    assert tuned.caption.endswith("every method tuned.") and "values chosen by a search" in tuned.details[0]
     assert {"fedavg", "relief"} <= {line.name for line in tuned.rows if line.cells[0].text == "1"}
 
 
@@ -85,7 +85,7 @@ def test_the_speed_of_tuned_runs_stands_beside_their_f1(make, page):
         "1.25",
     )
     assert rows["fedavg"]["speedup, tuned"].text == "1.00"
-    (note,) = (n for n in main.notes if "also decides the speed" in n)
+    (note,) = (n for n in main.details if "also decides the speed" in n)
     assert note.endswith(f"helora ({PRESETS['helora'].search_trades_speed}).") and "fedavg" not in note
     assert [n for n in main.notes if n.startswith(STAND_IN)], "the mark is explained below the table"
     lines = [line for block in shown.blocks if isinstance(block, Paragraphs) for line in block.lines]
@@ -132,7 +132,7 @@ def test_a_method_whose_batch_size_was_searched_stands_beside_those_that_keep_th
     assert best_cells["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
     assert best_cells["relief"] == ("70.0", "lr 0.003, slots_slowest 3")
     assert {"fedavg", "relief"} <= {line.name for line in own.rows if line.cells[0].text == "1"}
-    assert "batch" not in own.notes[0] and "batch 32" in main.notes[0], "no batch size is everybody's"
+    assert "batch" not in own.details[0] and "batch 32" in main.details[0], "no batch size is everybody's"
     assert [r.label for r in compare_runs(tuned).rows] == ["fedavg", "relief", "v1"]
     with pytest.raises(UserError, match="choice = None and 'tuned'"):
         compare_runs([*usual, *tuned])
