@@ -56,8 +56,8 @@ class JsonLines(Shown):
         print(json.dumps(facts), flush=True)
 
 
-# Of several runs a line is printed so often: enough to see that they go on, and the end stays in sight.
-_LINE_EVERY_S = 10.0
+# Of more runs than these a line is printed so often: enough to see that they go on, and the end stays in sight.
+_FEW, _LINE_EVERY_S = 12, 10.0
 # Columns of the bar, and of the time left with the blanks between columns.
 _BAR, _LEFT = 8, 15
 
@@ -101,40 +101,45 @@ def seconds(value: float) -> str:
 
 
 class Lines(Shown):
-    """Plain lines on stdout: one per round of a single run; of several, one now and then and the last of each."""
+    """Plain lines on stdout: of a single run one per round; of several one per run, of many one now and then."""
 
     def __init__(self, num_runs: int, every_s: float = _LINE_EVERY_S) -> None:
-        """``num_runs``: total that runs are counted up to; ``every_s``: of several, a line after so many seconds."""
-        self._num_runs, self._num_begun = num_runs, 0
-        self._every_s = every_s if num_runs > 1 else 0.0
-        self._shown_s, self._held_back = time.monotonic(), ""
+        """``num_runs``: total that runs are counted up to; ``every_s``: of many, a line after so many seconds."""
+        self._num_runs, self._num_begun, self._every_s = num_runs, 0, every_s
+        self._shown_s = time.monotonic()
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
-        """Print a headline."""
+        """Print a headline: of the first run, and of one that goes on."""
         self._num_begun += 1
         going_on = f"; going on after round {done}" if done is not None else ""
-        self._show(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {text}{going_on}")
+        if self._num_begun == 1 or going_on:
+            self._show(f"{self._heading(cell)}: {text}{going_on}")
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
-        """Print an indented line, or hold it back: a round that went on without a client is always shown."""
-        line = "  " + round_line(record, cell.config.rounds, cell.config.costs.planning_time)
-        if record.rejected or time.monotonic() - self._shown_s >= self._every_s:
-            self._show(line)
-        else:
-            self._held_back = line
+        """Print a line of a single run; of several where a client was left out, or none was printed for long."""
+        line = round_line(record, cell.config.rounds, cell.config.costs.planning_time)
+        if self._num_runs == 1:
+            self._show(f"  {line}")
+        elif record.rejected or self._is_due():
+            self._show(f"  {cell.title}: {line}")
+
+    def end(self, cell: Cell, end: End) -> None:
+        """Print a line of one of several runs, now and then of many; of a reused one always."""
+        self._num_begun += end.reused
+        words = end.why if end.reused else f"{end.status} in {end.seconds:.1f} s"
+        is_wanted = self._num_runs <= _FEW or self._num_begun == self._num_runs or end.status != "done"
+        if end.reused or (self._num_runs > 1 and (is_wanted or self._is_due())):
+            self._show("  ".join([f"{self._heading(cell)}: {words}", *scores(end.record)]))
+
+    def _heading(self, cell: Cell) -> str:
+        return f"[{self._num_begun}/{self._num_runs}] {cell.title}"
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._shown_s >= self._every_s
 
     def _show(self, line: str) -> None:
         print(line, flush=True)
-        self._shown_s, self._held_back = time.monotonic(), ""
-
-    def end(self, cell: Cell, end: End) -> None:
-        """Print the last round where it was held back; of a reused run a line of its own."""
-        if self._held_back:
-            self._show(self._held_back)
-        if end.reused:
-            self._num_begun += 1
-            line = "  ".join([f"{cell.title}: {end.why}", *scores(end.record)])
-            print(f"[{self._num_begun}/{self._num_runs}] {line}", flush=True)
+        self._shown_s = time.monotonic()
 
 
 class JsonEvents(JsonLines):

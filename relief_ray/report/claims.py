@@ -34,7 +34,7 @@ from relief_ray.records.cells import (
 from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.comparison import Comparison, pairs, scored
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.remarks import described, faster
+from relief_ray.report.remarks import headline
 from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import (
     Config,
@@ -252,10 +252,10 @@ def last_lines(
     """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims."""
     synthetic = "SYNTHETIC data: nothing follows for methods."
     mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
-    told, speed = (tuple(filter(None, (sentence,))) for sentence in (described(comparison), faster(comparison)))
+    told = tuple(filter(None, [headline(comparison)]))
     if judgement is None:
         none = ("Described, not tested: no claim was named before these runs.",)
-        return (" ".join([*mark, *problems, *told, *speed, *(() if problems else none)]),)
+        return (" ".join([*mark, *problems, *told, *(() if problems else none)]),)
     parts = []
     for verdict in _ORDER:
         if shown := [_worded(judged) for judged in judgement.claims if judged.verdict == verdict]:
@@ -264,8 +264,7 @@ def last_lines(
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
-    fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
-    return (" ".join([*mark, head]), *(f"{p};" for p in parts[:-1]), f"{parts[-1]}.", *unlike, *problems, *fair, *speed)
+    return (" ".join([*mark, head]), *(f"{p};" for p in parts[:-1]), f"{parts[-1]}.", *unlike, *problems, *told)
 
 
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)

@@ -400,44 +400,47 @@ def featured(comparison: Comparison) -> list[MethodResult]:
     return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
 
 
-def described(comparison: Comparison) -> str:
-    """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
-    parts = [_gain(comparison, row) for row in featured(comparison) if row.f1 is not None]
-    at = " at equal numbers of aggregations" if comparison.is_at_rounds else ""
-    return f"F1 against FedAvg's{at}, in points: {'; '.join(parts)}." if parts else ""
+def headline(comparison: Comparison) -> str:
+    """Sentences on the featured methods beside FedAvg: speed and joules, F1 after the same time and as many rounds.
+
+    Speed is arithmetic on a clock; nothing is tested here. Empty without paired runs.
+    """
+    parts = [text for row in featured(comparison) if (text := _beside(comparison, row))]
+    kind = "With measured speeds" if comparison.clock == "measured" else "Simulated"
+    return f"{kind}: {'. '.join(parts)}." if parts else ""
 
 
-def _gain(comparison: Comparison, row: MethodResult) -> str:
-    """``relief +4.1 (1 run) (+8.7 (1 run) after its last round, one aggregation more)``."""
-    more = "after its last round, one aggregation more" if row.label in comparison.bootstrapped else ""
-    if not comparison.is_at_rounds:
-        return f"{row.label} {row.f1}{f' ({more}, its bootstrap)' if more else ''}"
-    return f"{row.label} {row.at_rounds}{f' ({row.f1} {more})' if more else ''}"
+def _beside(comparison: Comparison, row: MethodResult) -> str:
+    """``relief is 1.42 times as fast as fedavg, with 18 % fewer joules; after the same time its F1 is ..``."""
+    same = "the same number of rounds" if comparison.is_at_rounds else "as many rounds"
+    gains = {"the same time": row.over_reference("f1_at_seconds"), same: comparison.gain(row)}
+    known = [(when, gain) for when, gain in gains.items() if gain is not None]
+    # Methods as fast as FedAvg have had the same time after as many rounds.
+    if len(known) == 2 and known[0][1] == known[1][1]:
+        known = [("the same time and number of rounds", known[0][1])]
+    scores = [f"after {when} {'its F1 is ' * (not i)}{_points(gain)}" for i, (when, gain) in enumerate(known)]
+    if "speedup" not in row.stats:
+        return f"{row.label}: {', '.join(scores)}" if scores else ""
+    link = row.mean("link_percent")
+    hidden = ""
+    if link is not None and link >= _MOSTLY_LINK:
+        hidden = f". {percent(link)} % of its slowest client's round is network time, so training less saves little"
+    return f"{'; '.join(filter(None, [_fast(row), ', '.join(scores)]))}{hidden}"
 
 
-def faster(comparison: Comparison) -> str:
-    """Sentence on the featured methods' speed and joules; empty without FedAvg's. Arithmetic on a clock, no test."""
-    parts = [_fast(comparison, row) for row in featured(comparison) if "speedup" in row.stats]
-    kind = "Simulated with measured speeds" if comparison.clock == "measured" else "Simulated"
-    return f"{kind}: {'; '.join(parts)}." if parts else ""
-
-
-def _fast(comparison: Comparison, row: MethodResult) -> str:
+def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
-    # A whole run holds the bootstrap round too.
-    bootstrap, total = comparison.bootstrap_percent(row.label), row.mean("speedup_total")
-    whole = ""
-    if bootstrap and total is not None:
-        whole = f", its whole run {total:.2f}x (the bootstrap round is {percent(bootstrap)} % of its seconds)"
-    if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{row.label} is as fast as FedAvg, with as many joules{whole}"
-    joules, link = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules", row.mean("link_percent")
-    share = ""
-    if link is not None:
-        # A link of nearly the whole round means few windows a client, so methods look alike in seconds.
-        hidden = ", so that training less saves little" if link >= _MOSTLY_LINK else ""
-        share = f"; its slowest client spends {percent(link)} % of a round on the network{hidden}"
-    return f"{row.label} is {speedup:.2f}x as fast as FedAvg, with {joules}{whole}{share}"
+    speed = "as fast" if f"{speedup:.2f}" == "1.00" else f"{speedup:.2f} times as fast"
+    joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'}" if abs(saved) >= _SAME_JOULES else "as many"
+    return f"{row.label} is {speed} as {REFERENCE}, with {joules} joules"
+
+
+def _points(gain: Paired) -> str:
+    """``1.1 points higher (95 %: -3.0 to +5.2)``; of too few runs for an interval their number."""
+    size = f"{abs(gain.mean):.1f}"
+    words = "the same" if gain.is_still else f"{size} points {'higher' if gain.mean >= 0 else 'lower'}"
+    interval = f"95 %: {gain.low:+.1f} to {gain.high:+.1f}" if gain.low is not None else counted(gain.num_pairs, "run")
+    return words if gain.is_still else f"{words} ({interval})"
 
 
 def equal_rounds(comparison: Comparison) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
-        "demo": "real data that ship with the package: FedAvg, V1 and V0 (RELIEF), 4 folds of subjects, 3 replicates",
+        "demo": "real data that ship with the package: FedAvg and RELIEF, 4 folds of subjects, 7 replicates",
         "quick": "two short rounds of RELIEF in this process, without Ray or MLflow: seconds",
         "dsa": "Daily and Sports Activities: 6 strategies, all 4 folds of held-out subjects, 20 rounds of 2 epochs",
         "moment_tiny": "Backbone 2 (MOMENT with LoRA, tiny, random) on the data of the package: 10 methods, 20 rounds, "

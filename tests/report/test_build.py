@@ -114,7 +114,7 @@ def test_a_report_on_ones_own_data_and_method_is_about_them(make, put_on, invent
     assert "Walks at home" in next(t for t in document.tables if t.slug == "e1-main").caption
     assert [line.name for line in sheet(document, "e1-main").rows] == ["fedavg", "relief", "FedAdam"]
     first = next(b for b in document.blocks if isinstance(b, Paragraphs)).lines[0]
-    assert "FedAdam +10.0 (1 run)" in first and "FedAdam is as fast as FedAvg" in first
+    assert "FedAdam is as fast as fedavg" in first and "its F1 is 10.0 points higher (1 run)" in first
     slugs = {t.slug for t in document.tables}
     assert "e1-paper" not in slugs and not any(t.second for t in document.tables)
     figures = {p.slug: {str(v) for line in p.rows for v in line} for p in document.figures}

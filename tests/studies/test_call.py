@@ -42,7 +42,7 @@ def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
         f"{method}-f{fold}-s{seed}" for seed in (0, 1) for fold in (0, 3) for method in ("relief", "fedavg")
     ]
     assert {cell.config.rounds for cell in made} == {5} and {cell.config.replicate for cell in made} == {None}
-    assert len(cells(tmp_path, "demo")) == 36, "a preset as it is keeps its replicates"
+    assert len(cells(tmp_path, "demo")) == 56, "a preset as it is keeps its replicates"
 
 
 @pytest.mark.parametrize("seeds", [range(3), np.arange(3), (0, 1, 2), iter([0, 1, 2]), [0, np.int64(1), 2]])

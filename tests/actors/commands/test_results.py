@@ -21,7 +21,7 @@ def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path)
     record = read_rounds(runs / "relief-s0")[-1]
     assert record.metrics is not None and f"{100 * record.metrics.f1:.1f}" in shown
     last = " ".join(shown.strip().split("\n\n")[-1].split())
-    assert last.startswith("F1 against FedAvg's") and last.endswith("no claim was named before these runs.")
+    assert last.startswith("Simulated: relief is ") and last.endswith("no claim was named before these runs.")
     assert all(len(line) <= 120 for line in shown.splitlines() if not line.startswith("More "))
 
 

@@ -32,23 +32,27 @@ def test_lines_of_evaluated_and_other_rounds_align(runs: Path) -> None:
     assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
 
 
-def test_of_several_runs_a_round_is_shown_now_and_then_and_the_last_of_each(runs: Path, capsys) -> None:
+def test_a_single_run_shows_its_rounds_and_of_many_one_is_shown_now_and_then(runs: Path, capsys) -> None:
     records = read_rounds(runs / "relief-s0")
 
     def shown(num_runs: int, every_s: float) -> list[str]:
         lines = Lines(num_runs, every_s)
-        for title in ("relief, seed 0", "relief, seed 1"):
+        for number in range(num_runs):
+            title = f"relief, seed {number}"
             cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
             lines.begin(cell, "2 rounds", None)
             for record in records:
                 lines.round(cell, record)
             lines.end(cell, End(status="done", record=records[-1], view=VIEW))
-        return [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+        return [re.split(r"  (?=loss|sim|F1)", line)[0].strip() for line in capsys.readouterr().out.splitlines()]
 
-    every = ["1/2", "2/2"]
-    assert shown(1, 3600.0) == every * 2, "a single run shows them all"
-    assert shown(2, 3600.0) == ["2/2", "2/2"]
-    assert shown(2, 0.0) == every * 2
+    heading = "[1/{}] relief, seed 0: 2 rounds"
+    assert shown(1, 3600.0) == [heading.format(1), "1/2", "2/2"]
+    several = [f"[{n}/2] relief, seed {n - 1}: done in 0.0 s" for n in (1, 2)]
+    assert shown(2, 3600.0) == [heading.format(2), *several]
+    many = [heading.format(50), "[50/50] relief, seed 49: done in 0.0 s"]
+    assert shown(50, 3600.0) == many
+    assert shown(50, 0.0)[1:4] == ["relief, seed 0: 1/2", "relief, seed 0: 2/2", "[1/50] relief, seed 0: done in 0.0 s"]
 
 
 def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
