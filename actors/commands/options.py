@@ -59,7 +59,7 @@ def _parse_hours(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Options of `relief-ray run`, `resume` and `grid`; each of them has some of these."""
+    """Options of `relief-ray run`, `resume` and `grid`; each command has some of these."""
 
     strategies: Annotated[
         SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")

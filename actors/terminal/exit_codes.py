@@ -1,4 +1,4 @@
-"""Exit codes, what a user reads when something ends early, and what commands print: text or JSON."""
+"""Exit codes, messages for early ends, and the output of commands as text or JSON."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def say(text: str) -> None:
 
 
 def figure(value: float | None, decimals: int, lacking: str = "-") -> str:
-    """The value, or what stands for one that is not known: what was not measured is never 0."""
+    """The value as text, or the mark for an unknown one; an unmeasured value is never shown as 0."""
     return lacking if value is None else f"{value:.{decimals}f}"
 
 

@@ -57,7 +57,7 @@ class FedAvg(StrategyConfig):
         return float(client.num_windows) if self.weighting == "samples" else 1.0
 
     def train(self, client: ClientInfo, groups: Sequence[ParamGroup]) -> Sequence[ParamGroup]:
-        """Those of the model's ``groups`` that a client trains and sends, one at least; it receives all of them."""
+        """Choose the ``groups`` that a client trains and sends, at least one; the client receives all groups."""
         return groups
 
     def client_loss(self, step: LocalStep) -> Tensor:
