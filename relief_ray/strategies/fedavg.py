@@ -45,7 +45,7 @@ class FedAvg(StrategyConfig):
 
     title = "FedAvg"
     kind = "baseline"
-    about = "everyone trains and sends the whole model; plain mean"
+    about = "every client trains and sends the whole model; mean with equal weights"
     citation = "mcmahan2017fedavg"
     flops_per_value: ClassVar[float] = 0.0
     """FLOPs that ``client_loss`` costs beside the task's loss, per trained value and optimizer step; they are charged.
