@@ -49,7 +49,7 @@ _NUM_COMPARED = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """How a single run is driven, and what hears of it in the process that asks for it.
+    """Options of a single run, and the callbacks in the process that starts it.
 
     Attributes:
         on_note: called with messages for the user, e.g. repairs of the run folder.
@@ -202,7 +202,7 @@ class OnRay(Computer):
         return OnRay(name=self.name, dashboard=self.dashboard, lost=self.lost and ignore)
 
     def opened(self, tell: Tell) -> AbstractContextManager[object]:
-        """Return the session; what it has to say is told."""
+        """Open the session, print its notes, and return it."""
         self.on_note, self.lost = partial(tell, "note", ""), self.lost and partial(tell, "lost")
         return self.session
 

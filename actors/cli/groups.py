@@ -20,11 +20,13 @@ from actors.commands.options import (
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
 
-cluster = typer.Typer(help="Several machines: start a head, join it as a device, see what fits.", no_args_is_help=True)
-fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
-model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
-device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
-data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
+cluster = typer.Typer(
+    help="Use several machines: start a head, join it as a device, check whether a run fits.", no_args_is_help=True
+)
+fleet = typer.Typer(help="Devices, their sensors, and the cost of a round.", no_args_is_help=True)
+model = typer.Typer(help="Describe, evaluate and export the backbone and its parameter groups.", no_args_is_help=True)
+device = typer.Typer(help="Power and speed of this machine as a device of the fleet.", no_args_is_help=True)
+data = typer.Typer(help="Fetch, check and describe datasets.", no_args_is_help=True)
 
 # `relief-ray cluster head|join|check` and `relief-ray submit`.
 
@@ -33,11 +35,11 @@ data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=Tr
 @runs("cluster:head", json=False)
 def cluster_head(
     node: NodeChoice,
-    port: Annotated[int, typer.Option(help="Port that nodes join at.")] = GCS_PORT,
-    dashboard_host: Annotated[str, typer.Option(help="Where dashboard and jobs are served.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port at which nodes join.")] = GCS_PORT,
+    dashboard_host: Annotated[str, typer.Option(help="Address of dashboard and jobs.")] = "127.0.0.1",
     dashboard_port: Annotated[int, typer.Option(help="Port of dashboard and jobs.")] = DASHBOARD_PORT,
 ) -> None:
-    """Start the head of a cluster and stay: `ray start --head --block` with fixed ports, bounds and a token."""
+    """Start the head of a cluster: `ray start --head --block` with fixed ports, limits and a token. Ctrl-C ends it."""
 
 
 @cluster.command("join")
@@ -47,11 +49,11 @@ def cluster_join(
     node: NodeChoice,
     letter: Annotated[
         Literal["a", "b", "c"] | None,
-        typer.Option("--type", help="Device type; without it the node only lends its cores."),
+        typer.Option("--type", help="Device type; without it the node only offers its cores."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Clients of that type that it takes at a time.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Number of clients of that type at a time.")] = 1,
 ) -> None:
-    """Join a cluster as a device and stay; Python's and Ray's versions are compared first."""
+    """Join a cluster as a device, after comparing versions of Python and Ray. Ctrl-C ends it."""
     if not (node.insecure or node.print_only):
         # Ray reads the variables once, when it is imported.
         use_token(node.token)
@@ -68,9 +70,9 @@ def cluster_check(
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
     token: Token = None,
 ) -> None:
-    """List the nodes and their versions, devices and data; say what TARGET needs and what would make it fit.
+    """List the nodes with their versions, devices and data; say what TARGET needs and how it would fit.
 
-    Exit code 2 where it does not fit, or where a node does not answer or runs other sources.
+    Exit code 2 if it does not fit, or if a node does not answer or runs other sources.
     """
     # Ray reads the variables once, when it is imported.
     use_token(token)
@@ -81,7 +83,7 @@ def submit(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="What follows `relief-ray`, e.g. `-- grid smoke`."),
+        typer.Argument(metavar="-- COMMAND...", help="The words after `relief-ray`, e.g. `-- grid smoke`."),
     ] = None,
     address: Annotated[
         SomeText, typer.Option(metavar="URL", help="The head's dashboard; default: RAY_API_SERVER_ADDRESS.")
@@ -97,7 +99,7 @@ def submit(
     attach: Annotated[SomeText, typer.Option(metavar="JOB", help="Follow a job that was submitted.")] = None,
     stop: Annotated[SomeText, typer.Option(metavar="JOB", help="Ask a job to stop, as Ctrl-C does.")] = None,
 ) -> None:
-    """Run a command as a job on a cluster's head: the folder's code travels, records stay on the head.
+    """Run a command as a job on a cluster's head: the folder's code is sent along, records stay on the head.
 
     Logs are followed; the exit code is the command's. Ctrl-C leaves the job running.
     """
@@ -125,9 +127,9 @@ def doctor(
     token: Token = None,
     sysfs: Sysfs = None,
 ) -> None:
-    """Check what runs need here: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
+    """Check this machine for runs: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
 
-    Exit code 2 where something is a problem; each line that is not ok has its fix. Nothing is started or kept.
+    Exit code 2 if there is a problem; each line that is not ok has its fix. Nothing is started or kept.
     """
 
 
@@ -136,13 +138,13 @@ def doctor(
 def device_monitor(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="Measure while this runs, instead of --seconds."),
+        typer.Argument(metavar="[-- COMMAND...]", help="Measure while this command runs, instead of --seconds."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the measurement; Ctrl-C ends it.")] = 10.0,
-    idle: Annotated[float, typer.Option(min=0.0, help="Seconds before it, for the idle power.")] = 3.0,
+    idle: Annotated[float, typer.Option(min=0.0, help="Seconds before the measurement, for the idle power.")] = 3.0,
     sysfs: Sysfs = None,
 ) -> None:
-    """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a where not readable.
+    """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a if not readable.
 
     The exit code is that of the command.
     """
@@ -154,10 +156,10 @@ def device_profile(
     backbone: Annotated[SomeText, typer.Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
     settings: Set = None,
     types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
-    turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
+    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
 ) -> None:
-    """Measure what this machine takes for every stage of a backbone, for the `measured` clock (costs.profile).
+    """Measure this machine's time for every stage of a backbone, for the `measured` clock (costs.profile).
 
     On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
     """
@@ -177,10 +179,10 @@ def fleet_whatif(
         Path | None,
         typer.Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs."),
     ] = None,
-    windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
+    windows: Annotated[int | None, typer.Option(min=1, help="Training windows per client; the paper has 1900.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
 ) -> None:
-    """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
+    """Recompute time, energy and speedup of finished runs on other hardware; the allocation stays as recorded."""
 
 
 @model.command("describe")
@@ -194,18 +196,18 @@ def model_describe(target: Target = "demo", settings: Set = None) -> None:
 def model_evaluate(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
     sensors: Annotated[
-        list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
+        list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also test with these sensors; repeatable.")
     ] = None,
-    part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
+    part: Annotated[Literal["test", "validation"], typer.Option(help="Part of the windows.")] = "test",
 ) -> None:
-    """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
+    """Test the last model of runs again: with all sensors, those of every client, each alone, and any others."""
 
 
 @model.command("export")
 @runs("model:export", own_code=True)
 def model_export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the export; empty or new.")],
     round_: Annotated[
         int | None,
         typer.Option("--round", help="The model after this round; by default the last one saved."),
@@ -220,17 +222,19 @@ def model_export(
 @data.command("list")
 @runs("data:show_list")
 def data_list() -> None:
-    """List the datasets and which of them are here."""
+    """List the datasets, and which of them are on this machine."""
 
 
 @data.command("fetch")
 @runs("data:bring")
 def data_fetch(
     name: Dataset,
-    source: Annotated[SomePath, typer.Option("--from", metavar="FILE|DIR", help="A download of your own.")] = None,
-    url: Annotated[SomeText, typer.Option(help="Another address.")] = None,
+    source: Annotated[
+        SomePath, typer.Option("--from", metavar="FILE|DIR", help="Use this download of your own.")
+    ] = None,
+    url: Annotated[SomeText, typer.Option(help="Download from this address.")] = None,
 ) -> None:
-    """Download a dataset (going on where a transfer broke off), or take over your own download; then verify it."""
+    """Download a dataset (continuing a broken transfer), or use your own download; then verify it."""
 
 
 @data.command("verify")
@@ -245,9 +249,9 @@ def data_accept(
     name: Dataset,
     stride_s: Annotated[float, typer.Option(help="Seconds from one window to the next.")] = 5.0,
     settings: Set = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the receipt.")] = Path(),
 ) -> None:
-    """Verify, cache, describe, and train two rounds of every strategy: a receipt to share."""
+    """Verify, cache, describe, and train two rounds of every strategy; write a receipt to share."""
 
 
 @data.command("synth")
@@ -255,12 +259,12 @@ def data_accept(
 def data_synth(
     name: Dataset,
     out: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="Where; by default where datasets are looked for.")
+        SomePath, typer.Option(metavar="DIR", help="Folder; default: where datasets are looked for.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     scale: Annotated[float, typer.Option(help="Length of every segment, above 0 to 1.")] = 1.0,
 ) -> None:
-    """Write SYNTHETIC files in a dataset's original format, where the originals are not at hand."""
+    """Write SYNTHETIC files in a dataset's original format, for use without the originals."""
 
 
 @data.command("describe")
@@ -279,11 +283,11 @@ def data_describe(
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
     settings: Set = None,
-    html: Annotated[SomePath, typer.Option(metavar="FILE", help="A page of it too, with pictures.")] = None,
+    html: Annotated[SomePath, typer.Option(metavar="FILE", help="Also write a page with pictures.")] = None,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
 
-    Of a dataset's name those by default; of a preset, a configuration or a run those that it has.
+    For a dataset's name with default settings; for a preset, a configuration or a run with its settings.
     """
 
 
@@ -295,4 +299,4 @@ def data_shard(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
     settings: Set = None,
 ) -> None:
-    """Write one client's training windows, for a device that may hold its own data only; a run's settings by --set."""
+    """Write one client's training windows, for a device that may hold only its own data; --set has a run's settings."""

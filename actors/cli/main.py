@@ -81,7 +81,9 @@ def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     options: Options,
     settings: Set = None,
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="Folder for the cells; default: runs/grid-MODULE.")
+    ] = None,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
@@ -109,9 +111,9 @@ def grid_resume(
     settings: Set = None,
     out: FetchTo = None,
 ) -> None:
-    """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
+    """Run the missing cells of a grid; `--set` may change only runtime.* and tracking.*.
 
-    From a URI, the copy that `--mirror` made is first brought to a folder.
+    For a URI, the copy made by `--mirror` is first fetched to a folder.
     """
 
 
@@ -166,7 +168,9 @@ def _show_version(is_wanted: bool) -> None:
 
 @app.callback()
 def prepare(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Keep other libraries' chatter off the console."""
     if not sys.warnoptions:
@@ -193,12 +197,12 @@ def prepare(
     "as_json",
 )
 def run(
-    target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
+    target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a configuration file.")],
     options: Options,
     settings: Set = None,
     out: Annotated[
         SomePath,
-        typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET, or runs/PRESET-2, .."),
+        typer.Option(metavar="DIR", help="Folder for the runs; default: runs/PRESET, or runs/PRESET-2, .."),
     ] = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -214,10 +218,10 @@ def resume(
     out: FetchTo = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Go on where runs were stopped or killed: the same bits as without the break.
+    """Continue runs that were stopped or killed, with the same bits as without the break.
 
-    From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
-    only.
+    For a URI, the copy made by `--mirror` is first fetched to a folder. `--set` may change only runtime.* and
+    tracking.*.
     """
 
 
@@ -226,11 +230,11 @@ def resume(
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
-    bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="All columns.")] = False,
-    legend: Annotated[bool, typer.Option("--legend", help="Also what the headings mean.")] = False,
+    bibtex: Annotated[bool, typer.Option("--bibtex", help="Print references of the methods instead.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Show all columns.")] = False,
+    legend: Annotated[bool, typer.Option("--legend", help="Also say what the headings mean.")] = False,
     setting: Annotated[
-        SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, where committed results hold several.")
+        SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, if committed results hold several.")
     ] = None,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
@@ -242,7 +246,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
         SomePath,
-        typer.Option(metavar="DIR", help="For the report; by default DIR/report, of committed results ./report."),
+        typer.Option(metavar="DIR", help="Folder for the report; default: DIR/report, for committed results ./report."),
     ] = None,
     commit: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
@@ -251,7 +255,7 @@ def report(
         str | None, typer.Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
     ] = None,
 ) -> None:
-    """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
+    """Write a report of finished runs: tables and figures as one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
 
     Cells that failed, are missing or were computed by another program are shown as such.
     """
@@ -262,7 +266,7 @@ def report(
 def list_results(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of results.")] = Path("runs"),
 ) -> None:
-    """List the folders of runs below DIR, the newest first: how far they are, each method's F1, what differs."""
+    """List the folders of runs below DIR, newest first: their progress, each method's F1, differing settings."""
 
 
 @app.command("plan-study")
@@ -270,10 +274,10 @@ def list_results(
 def plan_study(
     question: StudyQuestion,
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is taken.")
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is used.")
     ] = None,
 ) -> None:
-    """Say before a study how many paired runs a difference needs, and what a planned number can find."""
+    """Say how many paired runs are needed to find a difference, and what a planned number can find."""
 
 
 @app.command()
@@ -285,7 +289,7 @@ def reproduce(
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Keep the rerun there.")] = None,
     tolerance: Annotated[float, typer.Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
 ) -> None:
-    """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
+    """Compute a committed cell again and compare: equal bits, within tolerance, or different (exit code 6)."""
 
 
 @app.command()
@@ -295,23 +299,24 @@ def explain(
     round_: Annotated[int, typer.Option("--round", help="The round.")],
     client: Annotated[int, typer.Option("--client", help="The client's number.")],
 ) -> None:
-    """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
+    """Explain why a client trained its groups: deadline, budget, ranking, cut-off."""
 
 
 @app.command()
 @runs("conformance:strategies_command")
-def strategies(bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False) -> None:
-    """List what can be compared."""
+def strategies(bibtex: Annotated[bool, typer.Option("--bibtex", help="Print references instead.")] = False) -> None:
+    """List the methods that can be compared."""
 
 
 @app.command()
 @runs("config:config_command", own_code=True)
 def config(
     target: Annotated[
-        SomeText, typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Whose keys; else defaults.")
+        SomeText,
+        typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Show the values of this; else the defaults."),
     ] = None,
     key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/configuration.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/configuration.md.")] = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 
@@ -326,13 +331,13 @@ def conformance(
     address: Annotated[
         SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
     ] = None,
-    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
-    equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
-    within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
+    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Also compare with a run on Ray.")] = True,
+    equals: Annotated[str, typer.Option(metavar="METHOD", help="Only check that its rounds equal METHOD's.")] = "",
+    within: Annotated[float, typer.Option(help="With --equals: largest allowed difference of a value.")] = 0.0,
 ) -> None:
-    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken.
+    """Check the rules that every method, backbone or dataset must keep, and name broken ones.
 
-    With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
+    With --address: check that every node of a cluster reproduces reference numbers, to the bit on equal processors.
     """
     if address:
         # Ray reads the variables once, when it is imported.
@@ -346,7 +351,7 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
 ) -> None:
-    """Write a short working file of your own, with its tests: the start of a method, data set, backbone or grid."""
+    """Write a short working file with tests, to start a method, data set, backbone or grid of your own."""
 
 
 @app.command()
@@ -355,7 +360,7 @@ def sync(
     folders: Folders,
     uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,
 ) -> None:
-    """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""
+    """Send these runs' missing points to an MLflow store; each point arrives once."""
 
 
 def main() -> None:

@@ -191,7 +191,7 @@ class HeadSilent(Exception):
 
 @contextmanager
 def asking_head() -> Iterator[None]:
-    """Ask a head's job server inside the block; its client raises what its own libraries raise.
+    """Block that talks to a head's job server; its client raises errors of various libraries.
 
     Raises:
         HeadSilent: no answer, or one that tells of a fault of the head.
@@ -275,7 +275,7 @@ def variables_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _quoted(word: str) -> str:
-    """A word for the head's shell, as it is; a leading ``~`` is the home folder there."""
+    """Quote a word for the head's shell; a leading ``~`` is the home folder there."""
     at_home = _AT_HOME.fullmatch(word)
     if at_home is None:
         return shlex.quote(word)

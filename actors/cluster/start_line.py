@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.cluster import FIRST_PORT, GCS_PORT
-from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, knock
+from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, require_listener
 from actors.runtime.tokens import MODE, PATH, WORD
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import memory_bytes, num_cores
@@ -76,7 +76,7 @@ def _versions_of(address: str) -> Versions:
         UserError: nothing answers there, or it refuses the token.
     """
     try:
-        knock(address)
+        require_listener(address)
     except OSError as error:
         raise UserError(
             f"{address}: nothing answers there ({error}); expected the head's address and port; on the head: "
@@ -298,7 +298,7 @@ def _refuse_overlap(first: int, others: Mapping[str, int]) -> None:
 
 
 def _variables(node: NodeOptions, own: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the node's processes, but for those that the user has set already."""
+    """Variables of the node's processes, without those that the user has set already."""
     chosen = {name: value for name, value in (_COMMON | dict(own)).items() if name not in os.environ}
     token = {MODE: "disabled"} if node.token is None else {MODE: "token", PATH: str(node.token)}
     folder = str(Path(sys.executable).parent)

@@ -1,4 +1,4 @@
-"""Facts about the nodes of a cluster, which a task on each of them brings, and whether a run finds its places there."""
+"""Facts about a cluster's nodes, collected by a task on each node, and whether a run fits on them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wished(devices: Iterable[Bundle], nodes: Sequence[Bundle]) -> list[Bundle]:
 
 
 def changes(lacking: Iterable[Bundle], address: str) -> list[str]:
-    """The least that has to join for processes without a place, as commands; empty where there are none.
+    """Commands for the fewest nodes that must join so that every process has a place; empty if all have one.
 
     A device's own line asks for the GPU or cores that its clients need: those of another node are of no use to them.
     Where ``cluster join`` cannot offer a device's resources, a sentence says how Ray takes them.

@@ -120,7 +120,7 @@ def judge(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[B
 
 
 def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle]) -> Need:
-    """Needs of a target: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
+    """Resources that a target needs. Presets and files are placed by type unless ``settings`` say otherwise.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
     ``offers``: resources of each node.

@@ -83,7 +83,7 @@ _VENDOR = (
 
 @dataclass(frozen=True, slots=True)
 class DoctorLine:
-    """One part of what runs need here."""
+    """The check of one part that runs need on this machine."""
 
     part: str
     seen: str
@@ -146,7 +146,7 @@ def torch_here() -> TorchFacts:
 
 
 def doctor(out: Path, uri: str | None, address: str | None, token: Path | None, sysfs: Path | None) -> Iterator[Result]:
-    """Check everything and give a line for each part, with what to do below those that are not ok.
+    """Check everything and yield a line for each part, with advice below parts that are not ok.
 
     Raises:
         Stopped: a part is a problem, with exit code 2.
@@ -201,11 +201,11 @@ def doctor_lines(
         _ray(),
         _torch(torch, is_jetson),
         *([_power_mode(root), _rails(root), _heat(root)] if is_jetson else ()),
-        *(line for part, look in looks.items() for line in _told(part, look)),
+        *(line for part, look in looks.items() for line in _lines_of(part, look)),
     ]
 
 
-def _told(part: str, lines: Iterator[DoctorLine], is_needed: bool = True) -> Iterator[DoctorLine]:
+def _lines_of(part: str, lines: Iterator[DoctorLine], is_needed: bool = True) -> Iterator[DoctorLine]:
     """The lines of a part; the last one is what was refused, or that it cannot be looked at, which hides no other."""
     try:
         yield from lines
@@ -404,7 +404,7 @@ def _cluster(address: str | None, token: Path | None) -> Iterator[DoctorLine]:
     place = head_at(address)
     yield DoctorLine("head", f"{place} answers, and has this Ray and this Python")
     # A machine asks before it joins, too.
-    yield from _told("nodes", _nodes(place), is_needed=False)
+    yield from _lines_of("nodes", _nodes(place), is_needed=False)
 
 
 def _nodes(place: str) -> Iterator[DoctorLine]:

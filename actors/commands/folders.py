@@ -1,4 +1,4 @@
-"""Folders of runs as commands take them: one run, or runs side by side; else the message has the commands to type."""
+"""Run folders as command arguments: one run, or several; errors name the commands to type."""
 
 from __future__ import annotations
 

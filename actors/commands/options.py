@@ -30,11 +30,13 @@ Set = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
-FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
-OwnCode = Annotated[
-    bool, typer.Option("--own-code", help="Let code that the run's record names run; it may do whatever you may.")
+FetchTo = Annotated[
+    SomePath, typer.Option("--out", metavar="DIR", help="Folder for the copy of a URI; default: runs/NAME.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
+OwnCode = Annotated[bool, typer.Option("--own-code", help="Run code that the record names; it gets all your rights.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Runs at a time, each in a process; 1: one after the other.")
+]
 Token = Annotated[
     SomePath,
     typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
@@ -59,34 +61,49 @@ def _parse_hours(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Options of `relief-ray run`, `resume` and `grid`; each of them has some of these."""
+    """Options of `relief-ray run`, `resume` and `grid`; each command has some of these."""
 
     strategies: Annotated[
-        SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")
+        SomeText, typer.Option(metavar="A,B", help="Use these methods instead of the preset's or grid's.")
     ] = None
-    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Seeds instead of seeds or replicates.")] = (
-        None
-    )
-    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Folds of held-out subjects.")] = None
-    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None
-    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None
-    placement: Annotated[SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")] = None
+    seeds: Annotated[
+        SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Use these seeds instead of seeds or replicates.")
+    ] = None
+    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Use these folds of held-out subjects.")] = None
+    rounds: Annotated[SomeInt, typer.Option(min=1, help="Number of rounds of every run.")] = None
+    address: Annotated[
+        SomeText, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster instead of starting one.")
+    ] = None
+    placement: Annotated[
+        SomeText, typer.Option(metavar="auto|typed|virtual", help="How clients are placed on nodes.")
+    ] = None
     mirror: Annotated[
-        SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
+        SomeText, typer.Option(metavar="URI", help="Keep a copy of all records at this URI, e.g. s3://bucket/folder.")
     ] = None
-    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")] = False
+    budget: Annotated[
+        SomeText,
+        typer.Option(metavar="8h", help="Time limit: time a round of every method, then run the cells that fit."),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the planned runs, with their time and disk space.")
+    ] = False
     jobs: Annotated[SomeInt, typer.Option(min=1, metavar="N", help="Most cells at a time.")] = None
     """None: as many as there are places."""
-    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods that this version lacks.")] = (
+        False
+    )
     skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False
     other_code: Annotated[
-        bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
+        bool,
+        typer.Option(
+            "--other-code", help="Go on although another version of the program began the run; the record says so."
+        ),
     ] = False
     rerun_stale: Annotated[
         bool,
         typer.Option(
-            "--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."
+            "--rerun-stale",
+            help="Compute runs of another program version or other weights again; the old ones are set aside.",
         ),
     ] = False
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")] = False
@@ -94,11 +111,11 @@ class Options:
     """None: the preset's or grid's own."""
     search: Annotated[
         Literal["optuna"] | None,
-        typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
+        typer.Option(help="Let Optuna suggest the tries of a search instead of the grid's own list."),
     ] = None
-    tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None
+    tries: Annotated[SomeInt, typer.Option(min=1, help="Number of suggested tries of every method.")] = None
     """None: as many as the grid lists."""
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the suggestions.")] = 0
     scheduler: Annotated[
         Literal["asha"] | None, typer.Option(help="Stop a search's weak tries early, by validation F1.")
     ] = None
@@ -107,12 +124,12 @@ class Options:
         typer.Option(
             min=1,
             metavar="N",
-            help="Rounds that ASHA gives every try; by default a ninth of them and a method's warm-up, up to the next "
-            "round that is tested (evaluation.every).",
+            help="Rounds that ASHA gives every try; default: a ninth of them, at least a method's warm-up, rounded up "
+            "to the next tested round (evaluation.every).",
         ),
     ] = None
     reduction_factor: Annotated[
-        SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
+        SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; default: 3.")
     ] = None
     as_json: AsJson = False
     began_s: float = field(default_factory=time.monotonic)
@@ -141,16 +158,16 @@ class NodeChoice:
     bind: Annotated[
         SomeText,
         typer.Option(
-            metavar="ADDRESS", help="Address of this machine that other nodes use; default: that of its route."
+            metavar="ADDRESS", help="Address of this machine for other nodes; default: that of the route to the head."
         ),
     ] = None
     ports: Annotated[
         int, typer.Option(metavar="FIRST", help="First of the 200 ports of this node's services and workers.")
     ] = FIRST_PORT
     num_cpus: Annotated[
-        SomeInt, typer.Option(min=0, help="Cores to lend; default: all within the container's quota.")
+        SomeInt, typer.Option(min=0, help="Cores to offer; default: all within the container's quota.")
     ] = None
-    num_gpus: Annotated[SomeInt, typer.Option(min=0, help="GPUs to lend; default: those that torch sees.")] = None
+    num_gpus: Annotated[SomeInt, typer.Option(min=0, help="GPUs to offer; default: those that torch sees.")] = None
     memory_mib: Annotated[
         SomeInt, typer.Option(min=64, help="MiB for worker processes; default: 80 % of the machine's.")
     ] = None
@@ -159,22 +176,31 @@ class NodeChoice:
     ] = None
     token: Token = None
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="No token: whoever reaches this machine's ports may run programs on it.")
+        bool,
+        typer.Option(
+            "--insecure", help="Use no token: everybody who reaches this machine's ports may run programs on it."
+        ),
     ] = False
     temp_dir: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")
     ] = None
-    print_only: Annotated[bool, typer.Option("--print", help="Only print the line and its environment.")] = False
+    print_only: Annotated[bool, typer.Option("--print", help="Only print the command and its environment.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyQuestion:
     """Options of `relief-ray plan-study`; differences in points of F1."""
 
-    first: Annotated[str, typer.Option(metavar="METHOD", help="Of the pair whose scatter is taken.")] = "relief"
-    second: Annotated[str, typer.Option(metavar="METHOD", help="The other one.")] = "fedavg"
-    figure: Annotated[str, typer.Option(help="What is compared: f1, f1_rare, f1_own_sensors, ..")] = "f1"
-    sd: Annotated[SomeNumber, typer.Option(help="Points that paired differences scatter by, instead of DIR.")] = None
+    first: Annotated[str, typer.Option(metavar="METHOD", help="First method of the pair whose scatter is used.")] = (
+        "relief"
+    )
+    second: Annotated[str, typer.Option(metavar="METHOD", help="Second method of the pair.")] = "fedavg"
+    figure: Annotated[str, typer.Option(metavar="FIGURE", help="Compared figure: f1, f1_rare, f1_own_sensors, ..")] = (
+        "f1"
+    )
+    sd: Annotated[
+        SomeNumber, typer.Option(metavar="POINTS", help="Standard deviation of paired differences, instead of DIR.")
+    ] = None
     pairs: Annotated[int, typer.Option(min=1, help="Planned paired runs: folds x replicates.")] = 48
     difference: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 2.0
     margin: Annotated[

@@ -42,7 +42,7 @@ def counts(states: Sequence[State]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Time and disk of what is to do of a plan, for people or as JSON."""
+    """Time and disk space for the unfinished part of a plan, as text or JSON."""
 
     plan: Plan
     states: Sequence[State]
@@ -202,7 +202,7 @@ def mib(num_bytes: int) -> str:
 
 
 def end_of(plan: Plan) -> Result:
-    """A grid's cells by status, the scores of those that are done, verdicts on its claims, and what to type next."""
+    """End of a grid: cells by status, scores of finished cells, verdicts on claims, and the next commands."""
     states = plan.look()
     is_judged = plan.claims is not None and plan.is_tested and all(state.status == "done" for state in states)
     verdicts = load(plan.out).verdicts().sentences if is_judged else ()
@@ -223,7 +223,7 @@ def end_of(plan: Plan) -> Result:
 
 
 def stale_advice(stale: Sequence[State], command: str) -> str:
-    """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
+    """Explain stale cells, with the ``command`` that computes them again."""
     verb = "is" if len(stale) == 1 else "are"
     return (
         f"{counted(len(stale), 'cell')} {verb} stale: computed with other code or weights (`there`) than today's "

@@ -240,7 +240,7 @@ def _computed(
 
     def computed(how: Callable[[Loop], None]) -> Loop:
         def advised(loop: Loop) -> None:
-            """Compute; a stop while the copies are waited for says how to send the rest of them."""
+            """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
             how(loop)
             if _is_over(plan, todo):
                 rest = f"relief-ray sync {typed(plan.out)}"
@@ -461,7 +461,7 @@ _MODE = "runtime.mode"
 
 
 def _with_short(settings: Sequence[Setting], options: Options) -> tuple[Setting, ...]:
-    """The settings, and those that options are short for.
+    """The settings, including those that options are shorthand for.
 
     Raises:
         UserError: a list that is none, or an axis that `--set` chooses too.

@@ -1,4 +1,4 @@
-"""`relief-ray plan-study`: how many paired runs a difference needs; and what a plan's runs can say about its claims."""
+"""`relief-ray plan-study`: how many paired runs are needed to find a difference, and which claims a plan can decide."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping
     lines = [
         head,
         f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
-        f"{_unsure(scatter, facts)}.",
+        f"{_interval_text(scatter, facts)}.",
         "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
         f"Test: {sides}-sided, level 0.05 over {counted(question.claims, 'claim')} "
         "(the strictest step of Holm's correction), scatter "
@@ -129,7 +129,7 @@ def _number(pairs: object) -> str:
     return "more than 100,000" if pairs is None else str(pairs)
 
 
-def _unsure(scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
+def _interval_text(scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
     """``; 41 to 389 do if the scatter is 3.7 or 11.4 points, its 95 % interval``, where it was taken from runs."""
     if scatter is None or scatter.interval is None:
         return ""

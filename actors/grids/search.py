@@ -213,7 +213,7 @@ class Sampler:
 
 
 def _suggested(trial: optuna.Trial, dimension: Dimension) -> tuple[str, Mapping[str, object]]:
-    """Name and settings of a suggestion; numbers have four digits, so that a name says all of them."""
+    """Name and settings of a suggestion; numbers have four digits, so that the name has them all."""
     if dimension.choices:
         number = trial.suggest_categorical(dimension.name, list(range(len(dimension.choices))))
         chosen = dimension.choices[number]
@@ -456,7 +456,7 @@ def score(state: State) -> float:
 
 
 def best_try(place: Place, search: Search) -> Frozen:
-    """The best try, the first listed where several are; with its values at the edge of what was tried."""
+    """The best try, the first one if several are equal, and its values at the edge of the tried range."""
     means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
     best = max(means, key=lambda attempt: means[attempt])
     chosen = dict(best)

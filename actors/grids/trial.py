@@ -169,7 +169,7 @@ class _ActorManager(RayActorManager):
 
 
 def _as_death(error: Exception) -> Exception:
-    """The death of a process, with Ray's words, for its end by lack of memory; any other error as it is."""
+    """Turn Ray's out-of-memory error into a worker death, so that Tune retries; return other errors unchanged."""
     return RayActorError(error_msg=f"OutOfMemoryError: {error}") if isinstance(error, OutOfMemoryError) else error
 
 

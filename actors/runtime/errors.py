@@ -116,7 +116,7 @@ def count_kills(counters: Path = _COUNTERS) -> int | None:
 
 
 def describe_death(folder: Path, trouble: str, kills_before: int | None, *, died: str, fewer: str) -> str:
-    """Say why a run's process died, and those that tried again, as far as that is known, and where to look.
+    """Say why a run's process and its retries died, as far as that is known, and where to look.
 
     Args:
         folder: the run's, which that process held.
@@ -148,7 +148,7 @@ def _pid(folder: Path) -> int | None:
 
 
 def _brief(trouble: str) -> str:
-    """Ray's own name for the end of a process, else the last line of what it said."""
+    """Ray's name for the end of a process, else the last line of its message."""
     if exit_type := re.search(r"Worker exit type: (\w+)", trouble):
         return f"Ray: {exit_type[1]}"
     lines = [line.strip() for line in trouble.splitlines() if line.strip()]

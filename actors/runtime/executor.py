@@ -57,7 +57,7 @@ class JobData:
     def __init__(
         self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, workers: Sequence[RemoteWorker], physical: bool = False
     ) -> None:
-        """Ask one worker of every other node what it has; it parses the dataset where it has to.
+        """Ask one worker of every other node for its data; it parses the dataset if necessary.
 
         ``physical``: workers measure their calls.
 
@@ -217,7 +217,7 @@ class _Block:
 
 
 class NodeSums:
-    """Collects a round whose sums stay where they are made: workers add up the blocks, and one of them their tree.
+    """Collects a round on several nodes: workers add up the blocks, and one worker merges the sums.
 
     One sum reaches the driver, however many clients and workers there are. It has the bits of ``Gather``: blocks are
     added up in client order and merged along the same tree.
@@ -258,7 +258,7 @@ class NodeSums:
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
     def take(self, call: Call, sums: Packed[tuple[Sums, ...]] | SumsRef | None) -> list[tuple[int, Assignment]]:
-        """Take the outcome of one of ``calls``; where there is none, this process adds up.
+        """Take the outcome of one of ``calls``; if there is none, add up in this process.
 
         Returns the tasks that have to be trained once more, with their blocks, since their sums were lost.
         """
@@ -353,7 +353,7 @@ def open_executor(
 
 
 class RayExecutor:
-    """Sends tasks to the workers of a group and merges what comes back; ``pool``: the workers and what they cost."""
+    """Sends tasks to the workers of a group and merges their answers; ``pool`` has the workers and their costs."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class RayExecutor:
         owns_workers: bool = False,
         on_note: Callable[[str], None] = ignore,
     ) -> None:
-        """Wait for the workers; with ``owns_workers`` they end with the executor. ``on_note`` hears of lost workers.
+        """Wait for the workers. With ``owns_workers`` they end with the executor. ``on_note`` is told of lost workers.
 
         Raises:
             UserError: a worker did not start in time or runs other code.

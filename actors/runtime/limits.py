@@ -1,6 +1,6 @@
 """Time limits of calls and rounds: fixed by the user, or ten times the slowest answer so far.
 
-They are looked up while a call runs: what the first answers of a round teach holds for those that are still out.
+They are looked up while a call runs, so that the first answers of a round also limit clients that are still out.
 """
 
 from __future__ import annotations

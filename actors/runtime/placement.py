@@ -161,7 +161,7 @@ def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
 
 
 def shortage(bundles: Iterable[Resources], offered: Resources, owner: str = "the cluster") -> str:
-    """The resources of which all bundles together need more than is offered, in words; empty where it is enough."""
+    """Resources of which all bundles together need more than the cluster offers, as text; empty if none."""
     lacking = [
         f"{name}: needed {amount:g}, {owner} has {offered.get(name, 0.0):g}"
         for name, amount in total_of(bundles).items()
@@ -337,7 +337,7 @@ def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:
 def actor_options(
     spec: WorkerSpec, index: int, reservation: PlacementGroup | None, num_threads: int, hides_gpus: bool = True
 ) -> dict[str, Any]:
-    """Ray's options of one worker; ``hides_gpus``: it sees none that it did not ask for."""
+    """Ray's options of one worker; with ``hides_gpus`` it sees only GPUs that it requested."""
     options: dict[str, Any] = {
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,

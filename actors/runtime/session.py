@@ -369,7 +369,7 @@ def _join(address: str) -> None:
     # Nodes may differ in Python's patch level, as `relief-ray cluster join` lets them.
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     try:
-        knock(address)
+        require_listener(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
@@ -378,7 +378,7 @@ def _join(address: str) -> None:
         ) from error
 
 
-def knock(address: str) -> None:
+def require_listener(address: str) -> None:
     """Check that something listens at ``HOST:PORT``; Ray itself would wait for minutes.
 
     Raises:

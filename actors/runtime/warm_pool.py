@@ -1,4 +1,4 @@
-"""Workers that outlive a run: the next run takes over workers and coordinator where it would start the same."""
+"""Reuses worker processes and coordinator for consecutive runs with equal requirements."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class ClientWorker:
 
 
 def added_up(addends: Sequence[SumsRef], are_blocks: bool) -> Packed[tuple[Sums, ...]] | None:
-    """The sum of sums on nodes, as ``add_up``; None where one of them is lost, or does not come in time."""
+    """Add up sums that lie on nodes, as ``add_up`` does; None if one is lost or late."""
     try:
         parts = [sums for packed in ray.get(list(addends), timeout=_FETCH_S) for sums in unpack(packed)]
     except RayError:

@@ -466,7 +466,7 @@ class WorkerPool:
         return Lost(why=f"{worker.name}: {why}", cause=cause)
 
     def _probe(self) -> None:
-        """Ask lost workers whether they are back, and take in those that answered."""
+        """Ask lost workers whether they are back, and use those that answer."""
         now = time.monotonic()
         for worker in self.workers:
             if worker.trouble and not worker.gone and worker.probe is None and now >= worker.probe_at_s:

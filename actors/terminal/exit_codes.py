@@ -1,4 +1,4 @@
-"""Exit codes, what a user reads when something ends early, and what commands print: text or JSON."""
+"""Exit codes, messages for early ends, and the output of commands as text or JSON."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ EXIT_CODES = (
     (DISK, "the disk is full, read-only or failed while writing; everything before is intact"),
     (
         CELLS_FAILED,
-        "cells of a grid failed or are stale (`--rerun-stale` computes those again), or runs failed; the others are "
-        "done",
+        "cells of a grid failed or are stale (`--rerun-stale` computes stale ones again), or runs failed; the others "
+        "are done",
     ),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
@@ -48,13 +48,13 @@ EXIT_CODES = (
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (
         RAY_LOST,
-        "Ray's own processes do not come up or answer any more, or that of the rounds died thrice in a row; go on with "
-        "`relief-ray resume DIR`. Of `submit`: the head does not answer; the message has the command that follows the "
-        "job again",
+        "Ray's own processes do not start or answer, or the process of the rounds died three times in a row; go on "
+        "with `relief-ray resume DIR`. Of `submit`: the head does not answer; the message has the command that follows "
+        "the job again",
     ),
     (HUNG_UP, "stopped because the terminal was closed (SIGHUP); go on with `relief-ray resume DIR`"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
-    (_READER_GONE, "whoever read the output went away (a closed pipe)"),
+    (_READER_GONE, "the reader of the output has gone (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
 )
 _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
@@ -158,7 +158,7 @@ def say(text: str) -> None:
 
 
 def figure(value: float | None, decimals: int, lacking: str = "-") -> str:
-    """The value, or what stands for one that is not known: what was not measured is never 0."""
+    """The value as text, or the mark for an unknown one; an unmeasured value is never shown as 0."""
     return lacking if value is None else f"{value:.{decimals}f}"
 
 

@@ -1,4 +1,4 @@
-"""What MLflow gets of a whole study or run, its files and its summary; and where to look at it."""
+"""Files and summary of a whole study or run for MLflow, and the address to look at."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first asks to stop after the round, the second stops at once, the third ends.
 
-Whatever this process is waiting for, it has ended ``END_S`` after the first: what is recorded is whole at any moment.
+The process ends at most ``END_S`` after the first signal, whatever it waits for; records are whole at any moment.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def _write(text: str) -> None:
                 os.dup2(nowhere, number)
 
 
-def _hears(number: signal.Signals) -> bool:
-    """Whether this signal means us: under ``nohup`` a terminal that closes does not."""
+def _reacts_to(number: signal.Signals) -> bool:
+    """Whether to react to this signal; under ``nohup`` a closing terminal is ignored."""
     return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _unwatched() -> None:
-    """A child that was forked has the descriptor too: a signal for it is none for this process."""
+    """A forked child shares the descriptor; its signals are not meant for this process."""
     with suppress(ValueError):
         signal.set_wakeup_fd(-1)
 
@@ -122,7 +122,7 @@ def end_on_signals() -> None:
         if is_first:
             raise KeyboardInterrupt
 
-    for number in filter(_hears, _CODES):
+    for number in filter(_reacts_to, _CODES):
         signal.signal(number, stop)
     os.register_at_fork(after_in_child=_unwatched)
     ours, theirs = socket.socketpair()
@@ -208,7 +208,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         self._outside, _ending.advice = _ending.advice, self._advice
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in filter(_hears, _CODES)}
+            self._before = {number: signal.signal(number, self._remember) for number in filter(_reacts_to, _CODES)}
         return self
 
     def __exit__(

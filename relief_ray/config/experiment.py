@@ -103,7 +103,7 @@ def _read(text: str) -> Setting:
 
 
 def read_as(settings: Iterable[Setting]) -> str:
-    """``seed=10, training.lr=1000``: the settings that were typed otherwise than their value is written, as read.
+    """Show how settings were read, ``seed=10, training.lr=1000``, if that differs from what was typed.
 
     Empty where there are none. Of a text that was too long to keep (it ends with ``..``) nobody can tell.
     """
@@ -119,7 +119,7 @@ def read_as(settings: Iterable[Setting]) -> str:
 
 
 def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, object]:
-    """Plain values with these settings, whole sections before keys in them, otherwise one after the other.
+    """Apply settings to plain values in order, but whole sections before the keys in them.
 
     ``strategy.gamma=1`` followed by ``strategy=relief`` would lose its value.
 
@@ -344,12 +344,12 @@ _BUILT: dict[int, Strategy] = {}
 
 
 def build(config: StrategyConfig) -> Strategy:
-    """The method of a configuration; of a user's own the one that was built to check it, the first time."""
+    """Build a configuration's method. The first call for a user's method returns the one that was built to check it."""
     return _BUILT.pop(id(config), None) or config.build()
 
 
 def _buildable(config: StrategyConfig) -> StrategyConfig:
-    """The configuration, whose ``build`` was seen to return a strategy.
+    """Check that the configuration's ``build`` returns a strategy, and return the configuration.
 
     Raises:
         UserCodeError: it raises an error, or returns something else.
@@ -385,7 +385,7 @@ def preset(name: str) -> StrategyConfig:
 
 
 def _as_value(name: str) -> str:
-    """`` (a value of server.optimizer: --set server.optimizer=fedadam)`` of a word that a key takes, else nothing."""
+    """Hint for a strategy name that is really a value of another key, such as ``fedadam``; else empty."""
     takers = (key.key for key in all_keys() if name in key.options())
     return next((f" (a value of {key}: {Setting(key, name)})" for key in takers), "")
 
@@ -445,7 +445,7 @@ def parse(values: Mapping[str, object], where: str = "configuration", why: str =
 
 
 def as_read(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """A record's settings as this program reads them, so that equal identities are equal values.
+    """Parse a record's settings again, so that equal identities give equal values.
 
     A configuration that it cannot read, such as one that names code which is not imported, is returned as it stands.
     """

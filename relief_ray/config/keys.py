@@ -123,7 +123,7 @@ def _meaning(schema: Schema) -> str:
 
 
 def _kinds(schema: Schema) -> Sequence[Schema]:
-    """The alternatives of a schema; the schema itself where there are none."""
+    """The alternatives of a schema, or the schema itself if it has no alternatives."""
     kinds: Sequence[Schema] = schema.get("anyOf") or schema.get("allOf") or [schema]
     return kinds
 
@@ -180,13 +180,13 @@ def in_words(schema: Schema) -> str:
 
 
 def _values_of(schema: Schema) -> Schema | None:
-    """What the values of a mapping are; None of what is no mapping, or one of anything."""
+    """Schema of a mapping's values; None if the schema is not a mapping or allows any value."""
     kinds = (kind.get("additionalProperties") for kind in _kinds(schema))
     return next((values for values in kinds if isinstance(values, Mapping)), None)
 
 
 def _is_one(value: object, items: Schema) -> bool:
-    """Whether a value may stand in a list of such items: then its brackets were forgotten."""
+    """Whether a value is a valid list item, so that the user probably forgot the brackets."""
     if options := _options(items):
         return value in options
     fits = {"string": str, "integer": int}.get(items.get("type", "")) is type(value)
@@ -216,7 +216,7 @@ def expectation(key: Key, path: str, value: object = None) -> str:
 
 
 def nearest_keys(path: str, keys: Iterable[Key]) -> list[str]:
-    """The paths that a user may have meant by one that is none, the likeliest first.
+    """Known keys that a user may have meant by an unknown one, the likeliest first.
 
     A name that some section has is meant there, or the name of another program; then the nearest of the section that
     was written counts, and last the nearest anywhere.
@@ -249,7 +249,7 @@ def unknown_key(path: str, keys: Iterable[Key]) -> str:
 
 
 def _of(meant: str, path: str, keys: Iterable[Key]) -> str:
-    """`` of pilot`` where a key of another section than the written one is of some methods or backbones alone.
+    """Suffix such as `` of pilot`` for a suggested key that only some methods or backbones have.
 
     ``, with training.optimizer=sgd`` where a key of every run is refused without that.
     """

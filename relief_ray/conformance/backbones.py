@@ -121,7 +121,7 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
 
 
 def _refused(bench: _Bench) -> str:
-    """What makes a plain module no backbone, which violates `shape`, and what to do; empty where one can be made."""
+    """Why a plain module cannot be a backbone (rule `shape`) and what to do; empty if it can."""
     try:
         bench.build()
     except UserError as error:

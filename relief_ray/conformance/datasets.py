@@ -70,7 +70,7 @@ _COPIED_ROWS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bench:
-    """The loader under test and what came of it so far.
+    """The loader under test and its results so far.
 
     Attributes:
         loader: the loader.

@@ -30,7 +30,7 @@ _Snapshot = dict[tuple[str, str], bytes]
 
 
 def instrument(strategy: Strategy) -> Strategy:
-    """Hold every function to its contract, also one of this project, and to the rules on what it may change.
+    """Wrap every function, also built-in ones, to check its contract and the rules on what it may change.
 
     A call that violates one raises ``UserCodeFailed`` with the rule, or ``Broken``.
     """
@@ -40,7 +40,7 @@ def instrument(strategy: Strategy) -> Strategy:
 
 
 def _watched(name: str, function: Callable[..., object], *arguments: object) -> object:
-    """Call a function, and see that it leaves its inputs and the global random generators as they are."""
+    """Call a function and check that it changes neither its inputs nor the global random generators."""
     before, generators = _inputs_sha256(arguments), _generators()
     value = function(*arguments)
     if _inputs_sha256(arguments) != before:
@@ -70,7 +70,7 @@ def _inputs_sha256(arguments: Iterable[object]) -> list[str]:
 
 
 def _check_bytes(update: Update, layout: GroupLayout) -> None:
-    """Refuse a receipt that charges less than the length of what is sent; more may be charged, by a table.
+    """Refuse a receipt that charges fewer bytes than are sent; a table may charge more.
 
     What is sent: ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``, however
     they are encoded no shorter than each distinct value once.
@@ -119,7 +119,7 @@ def global_state(config: ExperimentConfig) -> _Snapshot:
 
 
 def replaced(config: ExperimentConfig) -> list[str]:
-    """Names of functions of this project, torch and NumPy in whose place the user's modules have put their own."""
+    """Names of functions of this project, torch and NumPy that the user's modules have replaced."""
     own = set(config.modules())
     # By ``type``: some objects of torch warn where they are asked for their class.
     return sorted(

@@ -25,7 +25,7 @@ class Broken(Exception):
 
 
 class NotJudged(Exception):
-    """Raised where a check cannot be made, which keeps no other from being made; its text says why."""
+    """Raised if a check cannot be made; its text says why. Other checks go on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +112,7 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Judgement of one rule.
+    """Result of one rule.
 
     Attributes:
         rule: name of the rule.

@@ -104,7 +104,7 @@ class Conformance(Printed):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """Something before it is judged.
+    """An object that is ready to be judged.
 
     Attributes:
         name: what is judged.
@@ -173,7 +173,7 @@ def judged_of(
 
 
 def _kind_of(target: str) -> type:
-    """The class that a dataset's or backbone's name or an import path stands for, or the class of what it stands for.
+    """The class behind a name or import path of a dataset or backbone; for an instance, its class.
 
     That of None where it cannot be loaded, or is neither's name.
     """
@@ -188,7 +188,7 @@ def _kind_of(target: str) -> type:
 
 
 def names_dataset(target: str) -> bool:
-    """Whether a name or import path is a dataset's; what cannot be loaded is none."""
+    """Whether a name or import path leads to a dataset; False if it cannot be loaded."""
     return issubclass(_kind_of(target), Loader)
 
 
@@ -295,7 +295,7 @@ _EQUALS_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """A method, the one that it is to equal, and the largest difference of two values; 0: the same bits."""
+    """Two methods that shall be equal, and the largest allowed difference of two values; 0 means the same bits."""
 
     config: ExperimentConfig
     other: ExperimentConfig

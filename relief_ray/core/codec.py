@@ -66,7 +66,7 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
 def encode_sparse(
     layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor], kept: Mapping[GroupId, Tensor]
 ) -> bytes:
-    """Encode of each group the selected values where ``kept[j]``, a bool for each of them, is true."""
+    """Encode each group's selected values that are kept; ``kept[j]`` has a bool for each selected value."""
     header = _header(layout, selection)
     bits = b"".join(np.packbits(kept[j].numpy()).tobytes() for j in selection)
     body = b"".join(params[j][kept[j]].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)

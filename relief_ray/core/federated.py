@@ -240,7 +240,7 @@ class Averaging:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A federated method: one function per box of Algorithm 1, and what it tells about itself.
+    """A federated method: one function per box of Algorithm 1, and facts about the method.
 
     Facts that are asked before a method is built (``StrategyConfig``) are not repeated here.
 

@@ -303,7 +303,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightedSum:
-    """Aggregation by weighted sums: updates may be added up where and when they arise.
+    """Aggregation by weighted sums: updates may be added up on the workers as they arrive.
 
     Attributes:
         weight: weight ``w_n`` of a client's update of a group.
@@ -316,7 +316,7 @@ class WeightedSum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collect:
-    """Aggregation of single updates: all of them are brought to the server."""
+    """Aggregation that needs single updates: the server receives every one."""
 
 
 Reduction = WeightedSum | Collect
@@ -342,11 +342,11 @@ class GroupSum:
 
 
 class NotCollected(LookupError):
-    """Raised where an aggregation reads what its reduction does not keep."""
+    """Raised if an aggregation reads a part of ``Reduced`` that its reduction does not fill."""
 
 
 class _NotKept:
-    """The part of ``Reduced`` that a reduction does not fill: every look at it says which reduction to take."""
+    """Placeholder for the part of ``Reduced`` that a reduction leaves empty; reading it names the reduction to take."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -387,7 +387,7 @@ class Reduced:
     updates: Sequence[Update] = ()
 
     def under(self, reduction: Reduction) -> Reduced:
-        """The same for a method with this reduction: reading what it does not fill raises ``NotCollected``.
+        """Return a copy for this reduction; reading the part that it leaves empty raises ``NotCollected``.
 
         A method that loops over an empty part would leave its model as it is without a word.
         """

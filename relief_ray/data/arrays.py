@@ -156,7 +156,7 @@ def _column(argument: str, given: ArrayLike, length: int) -> _Any:
 
 
 def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
-    """The columns of each sensor, which share none."""
+    """Column indices of each sensor; no column belongs to two sensors."""
     if not isinstance(sensors, Mapping) or not sensors:
         found, fix = shown(sensors), "e.g. sensors={'acc': slice(0, 3)}"
         raise _wrong("sensors", found, "columns by the name of the sensor", fix)

@@ -81,7 +81,7 @@ def in_words(faults: Iterable[Fault]) -> list[str]:
 
 
 def refuse(where: str, faults: Sequence[Fault]) -> None:
-    """Raise a UserError that lists the faults by rule, each rule with its fix; nothing where there are none."""
+    """Raise a UserError that lists the faults by rule, each rule with its fix; return if there are no faults."""
     if not faults:
         return
     lines = [f"{where}: {len(faults)} fault{'s' if len(faults) > 1 else ''}"]
@@ -269,12 +269,12 @@ def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
 def sensor_faults(
     spec: DatasetSpec, rows: Iterable[SensorFigures], text: Callable[[DatasetSpec, SensorFigures], str]
 ) -> list[Fault]:
-    """The sensors of which there is a text."""
+    """Texts about sensors, without the empty ones."""
     return [Fault(rule="channels", found=found, subject=row["subject"]) for row in rows if (found := text(spec, row))]
 
 
 def filled_text(row: SensorFigures) -> str:
-    """What was filled in of a sensor."""
+    """Which readings of a sensor were filled in."""
     return (
         f"{row['sensor']}: {row['filled']:.1%} of a channel's readings were missing and filled in, the longest gap "
         f"within a bout lasts {row['longest_gap_s']:.1f} s"
@@ -293,7 +293,7 @@ def range_text(spec: DatasetSpec, row: SensorFigures) -> str:
 
 
 def length_faults(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -> list[Fault]:
-    """Activities of a person that last far shorter or longer than ``activity_s`` says; absent ones are none."""
+    """Activities of a person that are much shorter or longer than ``activity_s``; absent activities do not count."""
     shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
     return [
         Fault(

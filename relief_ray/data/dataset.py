@@ -101,7 +101,7 @@ class Entry:
 
 
 class DamagedEntry(UserError):
-    """Raised for an entry that is not what was written; the message names the file and the folder to delete."""
+    """Raised for a cache entry that was changed after it was written; the message names the folder to delete."""
 
 
 def source_digest(spec: DatasetSpec, source: Source, *, trust_stamps: bool = True) -> str:
@@ -301,7 +301,7 @@ def open_dataset(config: DataConfig, root: str | Path | None = None) -> Dataset:
 
 
 def locate(loader: Loader, root: str | Path | None = None) -> Source:
-    """The raw files below `root`; of a user's dataset the one folder that holds all of them.
+    """The raw files below `root`; for a user's dataset, the one folder that holds all of its files.
 
     Raises:
         UserError: there are none, or several folders hold them.
@@ -320,7 +320,7 @@ def _expected(loader: Loader) -> list[str]:
 
 
 def _fault_in(spec: DatasetSpec, what: str, error: Exception, fix: str = "; mend the loader") -> Exception:
-    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is."""
+    """Turn an error of a user's function into a UserCodeError with its line; return other errors unchanged."""
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
     module = spec.name.partition(":")[0]

@@ -38,7 +38,7 @@ from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed, several
 from relief_ray.support.files import sha256_file
 
-# Oddities of a dataset that no rule forbids, in words: what `data describe`, a run's screen and its record warn of.
+# Data-quality warnings of `data describe`, a run's output and its record; no rule forbids such data.
 
 
 # A class with less data than so many windows side by side is too small to be learned or tested.
@@ -274,7 +274,7 @@ def _of_people(dataset: Dataset, config: DataConfig) -> Iterator[str]:
 
 
 def null_rows(dataset: Dataset) -> str:
-    """Sentence on the rows of ``null_labels``, which the description itself leaves out; empty where there are none."""
+    """Sentence on the rows of ``null_labels``, which are left out; empty if there are no such rows."""
     unlabelled = int((dataset.labels < 0).sum())
     if not unlabelled:
         return ""
@@ -286,7 +286,7 @@ def null_rows(dataset: Dataset) -> str:
 
 
 def _of_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> Iterator[str]:
-    """Classes without data, or with little, then those that some subjects have data of and others none."""
+    """Classes with no or little data, then classes that only some subjects have."""
     spec, seen = dataset.spec, set(np.unique(dataset.labels).tolist())
     for i, (name, code, all_s) in enumerate(zip(spec.classes, spec.labels, seconds.sum(0).tolist(), strict=True)):
         if not all_s:
@@ -303,7 +303,7 @@ def _of_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> Iterator[str]
 
 
 def without_windows(coverage: Coverage, classes: Collection[str]) -> list[str]:
-    """Those of these classes that nobody trains on, and those that nobody is tested on."""
+    """Classes that no client is trained on, and classes that no client is tested on."""
     return [
         f"no {part} window of {listed(lacking)}"
         for part, counts in (("training", coverage["train"]), ("test", coverage["test"]))

@@ -150,7 +150,7 @@ class Recording:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loader:
-    """A dataset; a user's own goes by its import path (``data.name=my.module:SLEEP``).
+    """A dataset; a user names an own one by its import path (``data.name=my.module:SLEEP``).
 
     Attributes:
         spec: the dataset's facts.

@@ -352,7 +352,7 @@ def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[
 
 
 def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
-    """The sensors of each client's subject, whatever its device has: all but those that the subject lacks."""
+    """The sensors that each client's subject wore, whatever its device has."""
     absent, spec = lacking(config, num_clients), config.spec()
     return [spec.sensors_of(absent[n][0]) if n in absent else spec.names for n in range(num_clients)]
 

@@ -153,7 +153,7 @@ def as_written(pattern: str) -> str:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """The first names of many: ``a.csv, b.csv, ..``; ``nothing`` where there is none."""
+    """The first of many names, ``a.csv, b.csv, ..``; ``nothing`` if there are no names."""
     first = heapq.nsmallest(_MOST_NAMES + 1, names)
     return clipped(", ".join([*first[:_MOST_NAMES], *([".."] if len(first) > _MOST_NAMES else [])])) or "nothing"
 

@@ -1,6 +1,6 @@
-"""Windows by reference: the signal's file and each window's first row; values are loaded where they are used.
+"""Windows by reference: the signal's file and each window's first row. Values are loaded when they are used.
 
-`WindowSet.cut` is for another machine: the same windows with the rows that they need.
+`WindowSet.cut` copies the windows' rows into the object, for another machine.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ def open_signal(path: Path | str) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WindowSet:
-    """Windows of one client or part: small, picklable, without signals unless they were cut out of theirs.
+    """Windows of one client or part, as references into a signal file; small and picklable. ``cut`` adds the rows.
 
     Attributes:
         signal_path: .npy of (rows, channels) float32 in raw units.
@@ -76,7 +76,7 @@ class WindowSet:
         return blocks
 
     def digest(self, modalities: Collection[str]) -> str:
-        """The sha256 of what ``load`` and the labels depend on beside the signal's file."""
+        """The sha256 of everything except the signal's file on which ``load`` and the labels depend."""
         absent = sorted((position, sorted(names)) for position, names in self.absent.items())
         rows = None if self.rows is None else self.rows.shape
         digest = sha256(repr((len(self), self.window, self.columns, [*modalities], absent, rows)).encode())

@@ -71,7 +71,7 @@ def calibration(backbone: str, time_model: ModelName) -> Calibration:
 
 
 def utilisations(backbone: str, utilisation: float | None = None) -> dict[str, float]:
-    """The calibrated utilisation of a backbone by FLOP model, or one given by the user for all of them."""
+    """The calibrated utilisation of a backbone by FLOP model, or the user's one value for all FLOP models."""
     if utilisation is not None:
         return dict.fromkeys(MODELS, utilisation)
     return {name: calibration(backbone, name).utilisation for name in MODELS}

@@ -307,7 +307,7 @@ def build_fleet(
 def _present(
     client: int, role: str, owned: tuple[str, ...], lacks: tuple[int, tuple[str, ...]] | None
 ) -> tuple[str, ...]:
-    """Sensors of a client: those of its device type but for what its subject lacks.
+    """Sensors of a client: its device type's sensors without those that its subject lacks.
 
     Raises:
         UserError: none is left.

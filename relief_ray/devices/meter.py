@@ -192,7 +192,7 @@ class PowerMeter:
 
 
 def _sum(row: Sequence[Reading]) -> float | None:
-    """Sum of the rails' power at one moment; None where one of them is missing."""
+    """Sum of the rails' power at one moment; None if a rail is missing."""
     watts = [reading.watts for reading in row if reading.watts is not None]
     return sum(watts) if len(watts) == len(row) else None
 

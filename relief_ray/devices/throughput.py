@@ -16,7 +16,7 @@ from relief_ray.support.frozen import FrozenConfig
 
 
 class Pace(FrozenConfig):
-    """``call_s`` for every call, and ``flops_per_s`` for what it computes."""
+    """Seconds per call (``call_s``) and FLOP/s of the computation (``flops_per_s``)."""
 
     call_s: float = Field(default=0.0, ge=0)
     flops_per_s: float = Field(gt=0)

@@ -113,7 +113,7 @@ class _Fitted(TimeModel):
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:
-        """The clock with the utilisation fitted to what it counts."""
+        """Build the clock with the utilisation fitted for its FLOP model."""
         return cls(utilisation=context.utilisation[cls.counted])
 
 

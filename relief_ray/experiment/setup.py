@@ -127,7 +127,7 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """What of a run decides its rounds and what they cost."""
+    """The parts of a set-up that decide a run's rounds and their costs."""
 
     config: ExperimentConfig
     fleet: Fleet
@@ -177,7 +177,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model(Planned):
-    """A run as far as it is known without its data."""
+    """The parts of a run's set-up that do not need its data."""
 
     plain: Backbone
     """The backbone without the method's additions."""
@@ -473,7 +473,7 @@ def _build_network(
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
-    """Return the strategy's input in a round, with what it may compute with on the server."""
+    """Return the strategy's input in a round, including its means to compute on the server."""
     context = setup.context(round_, participants)
     return replace(context, build=setup.build, public=setup.data.validation.complete())
 

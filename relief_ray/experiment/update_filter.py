@@ -117,7 +117,7 @@ class Accepting:
 
 
 def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:
-    """Reasons with their clients, each once, and what helps where training diverges at all of them."""
+    """List each reason once with its clients; if training diverged on several, add advice."""
     clients: dict[str, list[ClientId]] = {}
     for client, left in sorted(rejected.items()):
         clients.setdefault(left.why, []).append(client)

@@ -1,6 +1,6 @@
-"""Computes the last round of a run with a user's own code once more, in a fresh process and its clients backwards.
+"""Repeats the last round of a run with a user's own code in a fresh process, with clients in reverse order.
 
-What then differs depends on the process, the time or the order of clients: no run of such code can be repeated.
+A difference means that the result depends on the process, the time or the order of clients.
 """
 
 from __future__ import annotations

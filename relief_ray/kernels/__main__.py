@@ -1,4 +1,4 @@
-"""``python -m relief_ray.kernels``: compile the library where it is not there yet; say where it is, or what lacks."""
+"""``python -m relief_ray.kernels``: compile the library if needed, and print its path or what is missing."""
 
 from relief_ray.kernels.library import library, why_missing
 

@@ -169,7 +169,7 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 
 @torch.no_grad()
 def output_shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int, ...]]:
-    """Output shapes (1, ...) of ``stages`` for one zero window; stages that none of them reads are not run."""
+    """Output shapes (1, ...) of ``stages`` for one zero window; only stages that they read are run."""
     zeros = {m: zero_input(backbone, m) for m in backbone.shape.modalities}
     values = run_stages(backbone, zeros, {s.spec.id for s in stages})
     return [tuple(values[s.spec.id].shape) for s in stages]
@@ -306,7 +306,7 @@ class _SameUniform(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Draw the same numbers from the same generator; every other operation as it is."""
+        """Draw the same numbers from the same generator; leave every other operation unchanged."""
         named = dict(kwargs or {})
         values = args[0] if func is torch.ops.aten.uniform_.default else None
         if values is None or values.dtype != torch.float32 or values.device.type != "cpu":

@@ -155,7 +155,7 @@ class _ActivatedPairs(torch.autograd.Function):
 
 
 def _saved(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
-    """``ReLU(x W^T + b)``, kept for the backward pass with what it was computed from."""
+    """``ReLU(x W^T + b)``, saved with its inputs for the backward pass."""
     y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
     ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
     return y_BTO

@@ -63,7 +63,7 @@ def _widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
 def _expert_group(
     declared: GroupParameters, experts: Experts, expert: int, copies: Mapping[int, nn.Parameter]
 ) -> GroupParameters:
-    """The group of an expert's ``copies`` of the parameters of another group, by the ids of those."""
+    """Group of an expert's ``copies``; the keys are the ids of the copied parameters."""
     tensors = tuple((name, copies[id(p)], kind) for name, p, kind in declared.tensors)
     return replace(declared, id=experts.copy(expert, declared.id), role="expert", member=expert, tensors=tensors)
 

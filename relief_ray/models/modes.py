@@ -1,4 +1,4 @@
-"""Layers that work otherwise in training than in a test: dropout draws values, batch norm counts and mixes windows.
+"""Layers that behave differently in training and tests: dropout draws values, batch norm mixes windows.
 
 They are in test mode wherever a model is evaluated, exported or counted, so that a stage is a function of its inputs
 and parameters. Only the forward passes of local training switch them on. Random values come from a generator of the
@@ -79,7 +79,7 @@ def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]
 
 
 def _has_statistics(layer: nn.Module) -> bool:
-    """Whether a layer keeps running statistics of what it has seen."""
+    """Whether a layer keeps running statistics of its inputs."""
     return isinstance(layer, _NormBase) and layer.track_running_stats and layer.running_mean is not None
 
 
@@ -131,7 +131,7 @@ class Statistics:
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Set the values to those of a client; what it does not have becomes as it was in the beginning."""
+        """Set the values to those of a client, and reset values that the client does not have."""
         for name, layer in self.layers.items():
             for key, value in layer.named_buffers(recurse=False):
                 full = f"{name}.{key}"

@@ -123,7 +123,7 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
     hooks = [layer.register_forward_hook(lambda *_, n=n: ran.append(n)) for n, layer in layers]
     takes = "a dict of windows" if by_sensor else f"windows (B, {shape.num_channels}, T)"
     try:
-        with draft.told(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), _tested(module):
+        with draft.naming(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), _tested(module):
             logits = body(*windows)
     finally:
         for hook in hooks:
@@ -251,7 +251,7 @@ class _Draft:
         return "fusion"
 
     @contextmanager
-    def told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
+    def naming(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
         """Name the stage and the shapes where a part of the module cannot take its two windows.
 
         Raises:
@@ -296,7 +296,7 @@ class _Draft:
         if scalars := [n for n, p in _trained(module) if p.ndim == 0]:
             raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
         spec = StageSpec(id=name, inputs=inputs, groups=frozenset(groups), modality=modality)
-        with self.told(name, inputs), torch.no_grad():
+        with self.naming(name, inputs), torch.no_grad():
             switched = switched_in_training(name, module, [self.values[i] for i in inputs])
             (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
             output = module(*(self.values[i] for i in inputs))

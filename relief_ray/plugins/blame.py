@@ -1,4 +1,4 @@
-"""Errors of users' code: who raised one, and the file, line and function that its message names."""
+"""Attributes errors to users' code, and finds the file, line and function for the message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ContractViolated(UserCodeFailed):
-    """Raised where a user's function returned what it must not; ``rule``: that of `relief-ray conformance`."""
+    """Raised if a user's function returned an invalid value; ``rule`` is the rule of `relief-ray conformance`."""
 
     rule: str = ""
 
@@ -50,7 +50,7 @@ def has_users_code() -> bool:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Inside the block users' code is loaded; what it changes of environment and folder is this process's alone.
+    """Block in which users' code is loaded; its changes of environment and folder affect only this process.
 
     The folder is that of before the block, after it; variables stay, and ``unchanged`` leaves them out.
     """
@@ -125,7 +125,7 @@ def text_of(error: BaseException) -> str:
 
 
 def call_users(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function of a user's file before a run begins; what it raises, or its ``sys.exit``, is named.
+    """Call a function of a user's file before a run begins; report its exceptions and ``sys.exit``.
 
     Raises:
         UserCodeError: it raised an error; file, line and function are named.

@@ -1,4 +1,4 @@
-"""The contract of a method's functions: one table of what each must return, and one callable that holds it to that.
+"""The contract of a method's functions: a table of valid return values, and a callable that checks them.
 
 A round of a run checks a user's functions only, `relief-ray conformance` all of them, by the same table. A wrong value
 would otherwise fail later, in this project's code or in the next round.
@@ -63,7 +63,7 @@ def _a(value: object) -> str:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a value is what its declaration says, which a user's own code need not keep."""
+    """Whether a value has its declared type; a user's code may return another one."""
     return isinstance(value, kind)
 
 
@@ -299,7 +299,7 @@ def _chosen_violation(chosen: object, client: ClientId, groups: Sequence[ParamGr
 
 
 def _stepped_violation(stepped: object, mean: Params) -> str:
-    """What is wrong with a server's step and what it is to remember."""
+    """Find a fault in a server step and its memory."""
     if not isinstance(stepped, tuple) or len(stepped) != 2 or not all(isinstance(part, Mapping) for part in stepped):
         return f"returned {shown(stepped)}, expected two mappings: the step by group, and the memory ({{}}: none)"
     step, memory = stepped
@@ -445,7 +445,7 @@ def _bytes_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
 
 
 def least_nbytes(layout: GroupLayout, update: Update) -> int:
-    """Bytes of the shorter of both encodings of what an update sends: ``encode(up)`` and ``encode_sparse(up)``."""
+    """Bytes of the shorter encoding of an update: ``encode(up)`` or ``encode_sparse(up)``."""
     up = update.receipt.assignment.up
     num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
     return min(encoded_nbytes(layout, up), sparse_nbytes(layout, up, num_kept)) if up else 0
@@ -462,7 +462,7 @@ def _values_violation(sent: Update) -> str:
 
 
 def _sent_not_finite_violation(sent: Update) -> str:
-    """What is wrong with an update with NaN or infinity where what it was made of had none."""
+    """Find NaN or infinity in an update whose inputs were finite."""
     part = _values_violation(sent)
     return f"{part} has NaN or infinity, expected finite values as it was given" if part else ""
 

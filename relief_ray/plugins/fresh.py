@@ -94,7 +94,7 @@ def call_fresh(
 
 
 def _followed(connection: Connection, hear: Callable[..., object], stop: Callable[[], bool]) -> object:
-    """Pass on what is told until the answer comes.
+    """Pass on messages until the answer comes.
 
     Raises:
         BaseException: the error that it brings, with the system's error or the traceback there as its cause.
@@ -146,7 +146,7 @@ class Asker:
             os._exit(1)
 
     def take_signal(self, number: int, frame: FrameType | None) -> None:
-        """Leave signals to the asker, which hears those of the terminal as well.
+        """Ignore signals, since the parent process gets those of the terminal as well.
 
         A function, so that programs which are started from here hear them again.
         """

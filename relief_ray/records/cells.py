@@ -1,4 +1,4 @@
-"""Cells: single runs of a study, planned or begun, and what has become of each.
+"""Cells: the planned or started runs of a study, and their status.
 
 `plan.json` lists the planned cells of `relief-ray run` or `grid`; every cell has a folder of its own. Its status is
 read from that folder each time it is needed and is stored nowhere else, so it survives crashes.
@@ -416,7 +416,7 @@ def parse_claims(content: bytes, where: str) -> Claims:
 
 
 def _said(fault: ErrorDetails) -> str:
-    """A fault of a claims file in words: the key, what was found, what was expected."""
+    """Describe a fault of a claims file: the key, the found and the expected value."""
     key, kind = ".".join(map(str, fault["loc"])), fault["type"]
     found = f"{key} = {shown(fault['input'])}" if key else f"holds {shown(fault['input'])}"
     if kind == "extra_forbidden":
@@ -455,7 +455,7 @@ def read_claims(path: Path) -> tuple[Claims, bytes]:
 def register_claims(
     folder: Path, source: Path | None, known: PlannedClaims | None, *, begun: int, now: str
 ) -> PlannedClaims | None:
-    """Keep a copy of the claims in a plan's folder; return what the plan file has to say of them.
+    """Copy the claims to a plan's folder; return their entry for the plan file.
 
     ``source``: the claims file that was named, if any; ``known``: what the plan says already; ``begun``: number of its
     cells that were begun.

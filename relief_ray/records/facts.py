@@ -143,14 +143,14 @@ def sentence(entry: LeftOutRecord) -> str:
 
 
 def summary_line(record: RoundRecord) -> str:
-    """``7/8 clients``: those whose updates were used, of those that took part."""
+    """``7/8 clients``: number of clients whose updates were used, of those that took part."""
     number = len(record.participants)
     return f"{number - len(record.rejected)}/{number} clients"
 
 
 @dataclass(kw_only=True, slots=True)
 class Alerts:
-    """Says what a run's rounds warn of, to whoever hears of them in their order; one for each run and process.
+    """Reports the warnings of a run's rounds in order; one object per run and process.
 
     Attributes:
         last: clients that the last round heard of went on without; nobody before the first, which names all it lacks.

@@ -142,7 +142,7 @@ class LineFormat:
         return ""
 
     def _fields(self) -> Mapping[str, _Packing]:
-        """How fields are packed into a line and unpacked again; one that is not named here stands as it is."""
+        """How fields are packed into a line and unpacked again; other fields are stored unchanged."""
         metrics = _Packing(*(partial(_each, self._metrics, side) for side in ("pack", "unpack")))
         return {
             "clients": _Packing(self._pack_clients, self._unpack_clients),
@@ -289,7 +289,7 @@ class LineFormat:
 
 
 class _Packing(NamedTuple):
-    """Both directions of a field: from a record's value to what its line has, and back."""
+    """Converts a field from a record's value to its form in the ledger, and back."""
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
@@ -361,7 +361,7 @@ def _matrix(short: Sequence[int]) -> list[list[int]]:
 
 
 def _by_number(values: Mapping[str, float], names: Sequence[str]) -> Any:
-    """The values in the order of ``names``, null where there is none; where they stand otherwise, by name."""
+    """The values in the order of ``names``, null for missing ones; by name if their order differs."""
     numbers = {name: i for i, name in enumerate(names)}
     places = [numbers.get(name, -1) for name in values]
     if -1 in places or places != sorted(places):

@@ -99,7 +99,7 @@ class FileLock:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file, made if there is none; a link may lead to a file of somebody else.
+    """Open or create a lock file; do not follow links, which may lead to somebody else's file.
 
     Raises:
         UserError: it is a link, or no regular file.

@@ -112,7 +112,7 @@ class _Running:
     owned: bool = False
 
     def add(self, group: GroupId, other: GroupSum) -> None:
-        """Add ``other``, whose clients come later in client order and which is left as it is."""
+        """Add ``other``, whose clients come later in client order; ``other`` does not change."""
         first = self.part
         _check(group, first, other)
         if _is_unweighted(first) and _is_unweighted(other):

@@ -64,7 +64,7 @@ def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ..
 
 
 def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Leave the server's model as it is, and note which groups clients keep."""
+    """Keep the server's model unchanged, and note which groups clients keep."""
     return replace(state, facts={**state.facts, "kept": list(tools.layout.ids)})
 
 

@@ -45,7 +45,7 @@ class FedAvg(StrategyConfig):
 
     title = "FedAvg"
     kind = "baseline"
-    about = "everyone trains and sends the whole model; plain mean"
+    about = "every client trains and sends the whole model; mean with equal weights"
     citation = "mcmahan2017fedavg"
     flops_per_value: ClassVar[float] = 0.0
     """FLOPs that ``client_loss`` costs beside the task's loss, per trained value and optimizer step; they are charged.
@@ -57,7 +57,7 @@ class FedAvg(StrategyConfig):
         return float(client.num_windows) if self.weighting == "samples" else 1.0
 
     def train(self, client: ClientInfo, groups: Sequence[ParamGroup]) -> Sequence[ParamGroup]:
-        """Those of the model's ``groups`` that a client trains and sends, one at least; it receives all of them."""
+        """Choose the ``groups`` that a client trains and sends, at least one; the client receives all groups."""
         return groups
 
     def client_loss(self, step: LocalStep) -> Tensor:

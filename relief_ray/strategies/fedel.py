@@ -49,7 +49,7 @@ class FedEL(StrategyConfig):
 
     title = "FedEL"
     kind = "baseline"
-    about = "a window of blocks slides to the output; each device trains what matters most within T_th"
+    about = "a window of blocks slides to the output; each device trains its most important parts within T_th"
     citation = "zhang2025fedel"
     search = search_over("beta", (0.3, 0.6, 0.9))
     one_of = ("t_th_s", "speedup")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodInfo:
-    """A method that goes by a name.
+    """A method with a name.
 
     Attributes:
         name: what ``strategies=`` takes.
@@ -114,7 +114,7 @@ _ROLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Description(Printed):
-    """Groups of a model; printed, a table of them.
+    """Groups of a model; prints as a table.
 
     Attributes:
         text: what `relief-ray model describe` prints.

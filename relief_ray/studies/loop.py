@@ -302,7 +302,7 @@ class Loop:
         self.callback.end(state.cell, end)
 
     def warn_once(self, warnings: Iterable[str]) -> None:
-        """Tell of what is odd about data, each oddity once and not for every cell."""
+        """Print each data warning once, not for every cell."""
         for warning in warnings:
             if warning not in self._told:
                 self._told.add(warning)
@@ -683,7 +683,7 @@ def _refuse_edited(plan: Plan) -> None:
 
 
 def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
-    """Return the files of imported ``modules`` that have changed since the first call that saw this import of them.
+    """Return the files of imported ``modules`` that have changed since this function first saw their import.
 
     A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
     """

@@ -173,7 +173,7 @@ class Plan:
         return any("test" in cell.config.evaluation.parts for cell in self.cells)
 
     def look(self) -> tuple[State, ...]:
-        """Every cell with what its folder holds now."""
+        """Read every cell's state from its folder."""
         return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
 
     @classmethod
@@ -289,7 +289,7 @@ class Plan:
         return replace(self, cells=tuple(by_name[row.folder] for row in rows), claims=claims)
 
     def _refuse_more_pairs(self, before: Sequence[PlannedCell], rows: Sequence[PlannedCell]) -> None:
-        """Check that no claim gets more pairs after those that were planned for it could decide it.
+        """Check that no claim gets more pairs if the planned ones could already decide it.
 
         Raises:
             UserError: one does: it would be tested until it holds.

@@ -1,4 +1,4 @@
-"""What the computation of a study tells whoever listens: ``Callback``, and those of Python: a bar, a notebook, lines.
+"""Progress of a study: the ``Callback`` interface, and its forms in Python: a bar, a notebook, lines.
 
 Everything comes from the ledgers on the disk (``studies.loop``), whoever writes them.
 """
@@ -112,7 +112,7 @@ class Callback:
         """Tell the user something."""
 
     def warn(self, text: str, head: str = "") -> None:
-        """Tell the user something that matters, also where everything else is left out; ``head``: of what run."""
+        """Show the user an important message, even with ``quiet``; ``head`` names the run."""
         self.note(f"{head}WARNING: {text}")
 
     def refresh(self, view: View) -> None:

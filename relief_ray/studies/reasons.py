@@ -28,7 +28,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Reasons(Printed):
-    """Reasons for what a client trained in one round; printed, they are the whole answer in words.
+    """Reasons for what a client trained in one round; prints as the whole answer.
 
     Attributes:
         text: sentences and tables for people.

@@ -63,7 +63,7 @@ class Method:
 
     @property
     def level(self) -> Level:
-        """Its fields as a level, named in folders: ``gamma0.5``; without a name for a preset as it is."""
+        """The fields as a level, with a name for folders such as ``gamma0.5``; an unchanged preset has no name."""
         name = "-".join(re.sub(r"[^\w.+-]+", "_", f"{key}{value}") for key, value in self.fields.items())
         return Level(name=name, settings={f"strategy.{key}": value for key, value in self.fields.items()})
 
@@ -327,7 +327,7 @@ def _instead_of_jobs(number: object, place: Place) -> str:
 
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
-    """Say what to write in place of a keyword that there is not."""
+    """Suggest a replacement for an unknown keyword."""
     if name.partition(".")[0] in known:
         return f"write {as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
     names = [*KEYWORDS, *known]
@@ -427,7 +427,7 @@ def _chosen(request: Request) -> Iterator[Setting]:
 
 
 def _whole(given: object) -> object:
-    """A whole number of numpy as one of Python; anything else, true and false among it, as it is."""
+    """Convert a numpy integer to a Python int; return anything else, also booleans, unchanged."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex):
         return given
     try:

@@ -243,7 +243,7 @@ class Cell:
 
     @property
     def method(self) -> str:
-        """Name of its method for tables: a user's own goes by the name that its file states."""
+        """Name of the method in tables; for a user's method, the name in its file."""
         return method_name(self.config.strategy, self.label) if is_path(self.label) else self.label
 
 
@@ -434,7 +434,7 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
 
 
 def _with_methods(spec: Spec, methods: tuple[str, ...]) -> Spec:
-    """The spec with these methods; a search makes the tries of those that it does not name itself."""
+    """The spec with these methods; a search adds tries for methods that it does not name."""
     own = {} if spec.tries is None else {m: spec.tries(m) for m in methods if m not in spec.own}
     settings = {key: value for key, value in spec.settings.items() if key != "strategy"}
     return replace(spec, methods=methods, own={**spec.own, **own}, settings=settings)
@@ -735,7 +735,7 @@ def _refuse_others(settings: Sequence[Setting], label: str, spec: Spec) -> None:
 
 
 def _kind_of(label: str) -> type[StrategyConfig]:
-    """Class of a preset, or of what a user's import path names."""
+    """Class of a preset, or of the object at a user's import path."""
     config = load_kind(label, "strategies", StrategyConfig) if is_path(label) else preset(label)
     return config if isinstance(config, type) else type(config)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A result in words and tables: ``print`` gives text for a terminal, a notebook shows the Markdown.
+    """A result as text and tables: ``print`` gives text for a terminal, a notebook shows the Markdown.
 
     Attributes:
         text: for terminals.
@@ -367,7 +367,7 @@ def _name_in_tables(runs: Sequence[Run], method: StrategyLike) -> str:
 
 
 def names_of(run: Run) -> tuple[frozenset[str], ...]:
-    """The names that a run's method goes by, the surest first.
+    """All names of a run's method, the most specific first.
 
     Its name in tables; its preset or import path; its folder without fold and seed; its class and its title; the file
     of its class.
@@ -380,7 +380,7 @@ def names_of(run: Run) -> tuple[frozenset[str], ...]:
 
 
 def _named(runs: Sequence[Run], name: str) -> str:
-    """The name in tables of the method that goes by ``name``, letters in any case; else ``name``.
+    """The table name of the method called ``name``, ignoring case; else ``name`` itself.
 
     Raises:
         UserError: several go by it.
@@ -503,7 +503,7 @@ class Study:
         return Page(text="\n".join(plain), markdown="\n".join(marked))
 
     def verdicts(self) -> Verdicts:
-        """Return what the runs decide about the claims that were named before the first of them.
+        """Return the verdicts on the claims that were named before the first run.
 
         Without claims the sentence says so: differences are then described by ``table`` and ``gain``, not tested.
 
@@ -631,7 +631,7 @@ class Study:
         label = _name_in_tables(self.runs, method)
         mine = [run for run in self.runs if run.method == label]
         if not mine:
-            raise UserError(f"method {method!r}: no run{_likest(method, self.runs)}; there are {_listed(self.runs)}")
+            raise UserError(f"method {method!r}: no run{_similar(method, self.runs)}; there are {_listed(self.runs)}")
         wanted = {"seed": seed, "fold": fold, "replicate": replicate}
         fits = [run for run in mine if all(v is None or getattr(run, k) == v for k, v in wanted.items())]
         if len(fits) == 1:
@@ -693,8 +693,8 @@ class Study:
         return "\n".join([f"<p>{head}</p>", *parts])
 
 
-def _likest(name: str, runs: Iterable[Run]) -> str:
-    """A hint at the name of a method that is most like ``name``."""
+def _similar(name: str, runs: Iterable[Run]) -> str:
+    """Hint at the method name that is most similar to ``name``."""
     return nearest(name, dict.fromkeys(known for run in runs for names in names_of(run) for known in sorted(names)))
 
 

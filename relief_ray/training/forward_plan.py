@@ -102,7 +102,7 @@ def plan_forward(
 def _joined(
     backbone: Backbone, steps: Sequence[Stage], trained: Collection[GroupId], wanted: Collection[str]
 ) -> list[Stage]:
-    """``steps``, with one stage for several where the backbone has it, all of them train and no other reads within."""
+    """``steps`` with joined stages: one stage replaces several that all train and that no other stage reads within."""
     for whole in backbone.joined:
         within = ancestors(backbone.specs, {whole.spec.id}) - ancestors(backbone.specs, set(whole.spec.inputs))
         inner, others = within - {whole.spec.id}, [s for s in steps if s.spec.id not in within]
@@ -113,7 +113,7 @@ def _joined(
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
-    """Zeroed features and the stages that are read by nothing else: none of them has to run."""
+    """Zeroed features and stages that only they read; these need not run."""
     off = set(zeroed)
     for stage in reversed(steps):
         readers = {s.spec.id for s in steps if stage.spec.id in s.spec.inputs}

@@ -176,7 +176,7 @@ def is_mean_over_windows(program: ClientProgram) -> bool:
 
 
 def backward(loss: Tensor, objective: Callable[..., object]) -> None:
-    """Add the gradient of what an objective returned; nothing for a constant.
+    """Add the gradient of an objective's value; do nothing for a constant.
 
     Raises:
         UserCodeFailed: autograd cannot take it through a user's objective, which changed in place what it had used.

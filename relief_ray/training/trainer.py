@@ -209,7 +209,7 @@ class Trainer:
         return loss
 
     def _batches(self, run: LoadedRun) -> BatchBuffers:
-        """Compute the outputs that no step changes, and buffers to gather mini-batches of them."""
+        """Compute the outputs that no step changes, and allocate buffers for their mini-batches."""
         clock, num_windows = run.clock, len(run.data.labels)
         began = clock.read()
         with casting(self.config.autocast, self.device):

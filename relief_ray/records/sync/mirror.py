@@ -1,4 +1,4 @@
-"""A copy of a folder of runs at a URI, from which the runs can be gone on with at any moment.
+"""A copy of a folder of runs at a URI; the runs can be continued from it at any moment.
 
 What changed is copied in the order in which a run commits a round: its lines of the ledger, then the checkpoint, then
 what the new checkpoint replaces goes, and ``run.json`` comes last. It is read the other way round. So whenever the
@@ -78,7 +78,7 @@ class MirrorStore:
         self._puts_whole = uri.partition("://")[0] in _OBJECT_STORES
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of all files by name, what killed writers left among them; empty where there is nothing yet."""
+        """Bytes of all files by name, including leftovers of killed writers; empty if nothing is stored yet."""
         self._fs.invalidate_cache()
         try:
             listed: Mapping[str, Mapping[str, Any]] = self._fs.find(self._root, detail=True)
@@ -156,7 +156,7 @@ class Memory(Record):
 
     @classmethod
     def read(cls, root: Path) -> Memory:
-        """Read it; a new one where there is none, one without an id where it is damaged: the store knows that."""
+        """Read the memory; return a new one if it is missing, and one without an id if it is damaged."""
         try:
             return read_page(root / MEMORY_FILE, cls)
         except FileNotFoundError:
@@ -386,7 +386,7 @@ class Mirror(Target):
         return sorted(names, key=_round, reverse=True)
 
     def _drop(self, generations: list[str]) -> None:
-        """Remove checkpoints; without its manifest one is none any more."""
+        """Remove checkpoints; the manifest goes first, since a checkpoint without it is invalid."""
         for generation in generations:
             for name in reversed(checkpoint.FILES):
                 self._remove(f"{generation}{name}")

@@ -253,7 +253,7 @@ class MlflowRun:
         self._tags = (self._tags - earlier) | tags.keys()
 
     def _log_model(self) -> None:
-        """Copy the newest checkpoint: tensors of the server's state as safetensors, and what they belong to."""
+        """Copy the newest checkpoint: the server's tensors as safetensors, and their description."""
         if section(self._record.config, "tracking").get("model"):
             for newest in generations(self._folder)[:1]:
                 self._client.log_artifacts(self.run_id, str(newest), "model")

@@ -26,7 +26,7 @@ class Copy(Protocol):
     """The copy of one folder at a target; one thread calls it. All but ``failed`` and ``close`` may raise anything."""
 
     def connect(self) -> None:
-        """Reach the target and see what it has of the folder; called first, and again after each failure."""
+        """Connect to the target and read what it already has; called first, and again after each failure."""
 
     def send(self) -> bool:
         """Send what the copy lacks; return whether there was anything."""
@@ -172,7 +172,7 @@ class Sender:
                 time.sleep(self.target.retry_s)
 
     def _due(self) -> list[_Unit]:
-        """Units to look at now: those that failed come last, else the longest waiting first."""
+        """Units to check now: the longest waiting first, failed ones last."""
         now_s = time.monotonic()
         due = [unit for unit in list(self._units.values()) if unit.due_s <= now_s and not unit.is_given_up]
         return sorted(due, key=lambda unit: (unit.num_failures > 0, unit.tried_s))
@@ -245,7 +245,7 @@ class Senders:
             sender.end(run)
 
     def finish(self, is_stopped: bool = False) -> None:
-        """Wait until the targets have everything or patience is out, and say which of them lack something."""
+        """Wait until the targets have everything or the time is over; return the targets that lack something."""
         for sender in self._senders:
             sender.stop(is_stopped)
         behind = [sender.target for sender in self._senders if not sender.wait()]

@@ -111,7 +111,7 @@ PRESETS = {
         DarkDistill(upload="full", weighting="uniform"),
         title="DarkDistill, table",
         kind="baseline, FITTED",
-        about="DarkDistill charged for the whole model, clients weighing the same",
+        about="DarkDistill charged for the whole model; clients have equal weights",
     ),
 }
 

@@ -119,10 +119,10 @@ def _target(reasons: Reasons) -> ExplanationSection:
         who = "this client" if setter.id == reasons.client.id else f"client {setter.id} (Type {setter.device})"
         lines = [
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
-            f"T* is the least time in which every device can train as many groups as that; the slowest at it is {who}.",
+            f"T* is the least time in which every device can train as many groups. The slowest of them is {who}.",
         ]
     if reasons.fill == "count":
-        lines.append("It buys a number of groups. Groups cost more or less than their mean, so a round may exceed T*.")
+        lines.append("T* gives a number of groups at their mean cost. Costlier groups may make a round longer than T*.")
     lines.append(f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.")
     return ExplanationSection(heading=f"1. The budget of a round is T* = {reasons.target_s:.3f} s", lines=tuple(lines))
 

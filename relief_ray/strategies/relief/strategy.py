@@ -58,7 +58,7 @@ from relief_ray.strategies.relief.budget import (
 )
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
-_DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
+_DEADLINE_TEXT = "RELIEF's budget: the least time in which every client can train its mandatory number of groups"
 
 
 class Relief(StrategyConfig):
