@@ -256,9 +256,9 @@ def last_lines(
     if judgement is None:
         none = ("Described, not tested: no claim was named before these runs.",)
         return (" ".join([*mark, *problems, *told, *(() if problems else none)]),)
-    parts = []
+    parts, name = [], "p" if judgement.num_claims == 1 else "adjusted p"
     for verdict in _ORDER:
-        if shown := [_worded(judged) for judged in judgement.claims if judged.verdict == verdict]:
+        if shown := [_worded(judged, name) for judged in judgement.claims if judged.verdict == verdict]:
             parts.append(f"{verdict}: {listed(shown)}")
     number = len(judgement.claims)
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
@@ -270,14 +270,14 @@ def last_lines(
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)
 
 
-def _worded(judged: JudgedClaim) -> str:
+def _worded(judged: JudgedClaim, name: str) -> str:
     """``v1 > fedavg in F1 (+3.1 [+1.0, +5.2] points, adjusted p = 0.01)``; the reason where nothing was decided."""
     shown, outcome = judged.evidence, judged.outcome
     if outcome is not None and judged.verdict == "cannot decide":
         shown = f"{_units(outcome)} are too few for any result, at least {judged.needed} are needed, {outcome} points"
     elif outcome is not None:
         least = f", at least {bound}" if (bound := bound_text(judged.claim, outcome)) else ""
-        shown = f"{outcome} points{least}, adjusted p = {judged.p_holm:.2g}"
+        shown = f"{outcome} points{least}, {name} = {judged.p_holm:.2g}"
     return f"{judged.claim.brief} ({shown})"
 
 
