@@ -132,13 +132,13 @@ def _is_one(value: object, module: str, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds)
 
 
-def is_own(kind: type) -> bool:
-    """Return whether a class is defined outside of this project."""
+def is_own(kind: type | FunctionType) -> bool:
+    """Return whether a class or a function is defined outside of this project."""
     return kind.__module__.partition(".")[0] not in PROJECT
 
 
-def path_of(kind: type) -> str:
-    """Return the import path ``module:Class``, by which ``load`` finds it again."""
+def path_of(kind: type | FunctionType) -> str:
+    """Return the import path ``module:Name``, by which ``load`` finds it again."""
     return f"{importable_name(kind.__module__)}:{kind.__qualname__}"
 
 

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         runtime: RuntimeConfig | Mapping[str, object]
         tracking: TrackingConfig | Mapping[str, object]
         participation: float
+        metrics: str | Callable[..., float] | Sequence[str | Callable[..., float]]
 
 
 _LOG = logging.getLogger(__name__)

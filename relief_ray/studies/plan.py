@@ -34,6 +34,7 @@ from relief_ray.records.cells import (
     PlannedClaims,
     SuggestedSearch,
     count_begun,
+    figure_named,
     look,
     read_claims,
     read_plan_file,
@@ -185,6 +186,10 @@ class Plan:
         """
         claims = Path(spec.claims) if spec.claims else None
         plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
+        if claims is not None:
+            own = [metric for cell in plan.cells for metric in cell.config.metrics]
+            for claim in read_claims(claims)[0].claims:
+                figure_named(claim.figure, f"{claims}: figure", own)
         plan.check_folders()
         return plan
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import index
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Final, Literal, SupportsIndex, cast, get_args
 
 from pydantic import BaseModel
@@ -179,8 +179,26 @@ def _refuse_import_of_script() -> None:
         )
 
 
-def _class_path(kind: type, key: str) -> str:
-    """Import path of a class, checked to lead to it.
+def _metric_paths(given: object) -> list[str]:
+    """Import paths of metrics, which are named or given as functions, one or several.
+
+    Raises:
+        UserError: one is neither, or a function that no import path leads to.
+    """
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    paths = []
+    for one in several:
+        if not isinstance(one, str | FunctionType):
+            raise UserError(
+                f"metrics: found {_described(one)}; expected a function of a confusion matrix (K, K), or its import "
+                "path ('my_metrics:kappa')"
+            )
+        paths += one.split(",") if isinstance(one, str) else [_class_path(one, "metrics")]
+    return paths
+
+
+def _class_path(kind: type | FunctionType, key: str) -> str:
+    """Import path of a class or a function, checked to lead to it.
 
     Raises:
         UserError: it is defined where no import finds it.
@@ -188,8 +206,8 @@ def _class_path(kind: type, key: str) -> str:
     module = sys.modules.get(kind.__module__)
     if module is None or getattr(module, kind.__qualname__, None) is not kind:
         raise UserError(
-            f"{key}: class {kind.__qualname__} is not at the top level of its module ({kind.__module__}), so no import "
-            "path leads to it; define it there"
+            f"{key}: {_described(kind)} is not at the top level of its module ({kind.__module__}), so no import path "
+            "leads to it; define it there"
         )
     if is_own(kind):
         _module_path(module, kind.__qualname__, key)
@@ -213,7 +231,9 @@ def _module_path(module: ModuleType, name: str, key: str) -> str:
 
 
 def _described(value: object) -> str:
-    return f"class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
+    if isinstance(value, type | FunctionType):
+        return f"{'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
+    return f"{type(value).__name__} {value!r}"[:80]
 
 
 Place = Literal["here", "ray"]
@@ -443,6 +463,8 @@ def _sections(settings: Mapping[str, object]) -> Iterator[Setting]:
             yield Setting("data.name", data_name(value))
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
+        elif key == "metrics":
+            yield Setting(key, _metric_paths(value))
         elif key == "strategy" and not isinstance(value, str | Mapping):
             yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):

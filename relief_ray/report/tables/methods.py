@@ -65,7 +65,7 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
     costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(comparison.backbone))
     columns: Sequence[Column] = (col.F1, change, *costs)
     if comparison.runs:
-        columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
+        columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *_own_metrics(comparison), *costs))
     labels = [label for label in labels_of(comparison) if comparison.has(label)]
     bounds = bounds_of(comparison, labels)
     return table_of(
@@ -105,6 +105,10 @@ def bounds_of(comparison: Comparison, labels: Iterable[str]) -> list[str]:
 def upload(backbone: str) -> Column:
     """A backbone's column of uploads."""
     return col.UP.get(backbone, col.UP["cnn"])
+
+
+def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
+    return tuple(map(col.own_metric, comparison.metrics))
 
 
 def _change_of_f1(comparison: Comparison) -> Column:
@@ -328,7 +332,7 @@ _WIDE = (
 
 def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
     """The columns that a narrow terminal has room for: F1 and its differences, then speed and costs."""
-    scores = (*_BRIEF_SCORES, _change_of_f1(comparison), col.RARE_F1)
+    scores = (*_BRIEF_SCORES, _change_of_f1(comparison), col.RARE_F1, *_own_metrics(comparison))
     costs = (*_BRIEF_COSTS, upload(comparison.backbone))
     return _compared(comparison, "scores", scores, is_brief=True), _compared(comparison, "costs", costs, is_brief=True)
 
@@ -336,7 +340,7 @@ def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
 def scores_table(comparison: Comparison) -> Table:
     """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
     alone = (col.RARE_F1, *map(col.modality_f1, comparison.sensors))
-    columns = (col.F1, *SCORES, _change_of_f1(comparison), *alone)
+    columns = (col.F1, *SCORES, _change_of_f1(comparison), *_own_metrics(comparison), *alone)
     return _compared(comparison, "scores", columns, always=(col.F1, *alone))
 
 
