@@ -186,10 +186,7 @@ class Plan:
         """
         claims = Path(spec.claims) if spec.claims else None
         plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
-        if claims is not None:
-            own = [metric for cell in plan.cells for metric in cell.config.metrics]
-            for claim in read_claims(claims)[0].claims:
-                figure_named(claim.figure, f"{claims}: figure", own)
+        plan.check_claims()
         plan.check_folders()
         return plan
 
@@ -228,6 +225,16 @@ class Plan:
         if not plan.how.goes_on:
             plan.check_folders()
         return plan
+
+    def check_claims(self) -> None:
+        """Check that the claims which the command names are about figures that these cells have.
+
+        Raises:
+            UserError: one is not, or the file cannot be read.
+        """
+        own = [metric for cell in self.cells for metric in cell.config.metrics]
+        for claim in () if self.claims_file is None else read_claims(self.claims_file)[0].claims:
+            figure_named(claim.figure, f"{self.claims_file}: figure", own)
 
     def check_folders(self) -> None:
         """Check that every folder is free, or holds the cell's very own run and can be read.

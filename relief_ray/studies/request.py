@@ -9,6 +9,7 @@ keywords, not of the command line's options.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -261,6 +262,7 @@ class Request:
         other_code: take runs that other code computed, and go on with those that it began.
         rerun_stale: compute such runs again.
         on: what computes: this process, or Ray.
+        jobs: runs at a time.
         settings: sections of the configuration by name.
     """
 
@@ -277,6 +279,7 @@ class Request:
     other_code: bool = False
     rerun_stale: bool = False
     on: Place = "here"
+    jobs: int = 1
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -288,6 +291,9 @@ class Request:
         check_words({"name": self.name, "claims": self.claims, "out": self.out}, self.set)
         if self.on not in get_args(Place):
             raise UserError(f"on: found {shown(self.on)}, expected one of {', '.join(map(repr, get_args(Place)))}")
+        jobs = _whole(self.jobs)
+        if type(jobs) is not int or jobs < 1:
+            raise UserError(f"jobs: found {shown(self.jobs)}, expected a number of runs at a time, e.g. jobs=2")
 
     @property
     def keywords(self) -> Collection[str]:
@@ -302,12 +308,12 @@ KEYWORDS: Final = tuple(each.name for each in fields(Request) if each.name not i
 # Keys of an experiment that stand beside the configuration's.
 _FURTHER: Final = ("replicates",)
 _SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
-_JOBS: Final = frozenset({"jobs", "num_jobs", "n_jobs", "workers", "num_workers", "processes"})
+_JOBS: Final = frozenset({"num_jobs", "n_jobs", "workers", "num_workers", "processes"})
 # How alike a keyword must be to be named before a key of the configuration, and at all.
 _SURE, _ALIKE = 0.8, 0.6
 
 
-def refuse_unknown_keywords(settings: Mapping[str, object], place: Place) -> None:
+def refuse_unknown_keywords(settings: Mapping[str, object]) -> None:
     """Check the further keywords of a call: each is a section or a key of the configuration.
 
     Raises:
@@ -318,7 +324,11 @@ def refuse_unknown_keywords(settings: Mapping[str, object], place: Place) -> Non
         if name in known:
             _check_section(name, value)
         elif name in _JOBS:
-            raise UserError(f"{name}={shown(value)}: {_instead_of_jobs(value, place)}")
+            number = shown(value)
+            raise UserError(
+                f"{name}={number}: unknown keyword; expected jobs={number}, which computes so many runs at a time, or "
+                f"on='ray', runtime={{'num_hosts': {number}}}, which trains the clients of a run in so many processes"
+            )
         else:
             raise UserError(f"run({name}={shown(value)}): unknown keyword; {_instead(name, value, known)}")
 
@@ -335,15 +345,6 @@ def _check_section(name: str, value: object) -> None:
             f"{name}: found a {type(value).__name__}, expected a {kind.__name__}, or a mapping of the keys to change: "
             f"{name}={{'..': ..}}"
         )
-
-
-def _instead_of_jobs(number: object, place: Place) -> str:
-    how = "in this process" if place == "here" else "each on all cores"
-    ray = "on='ray', " if place == "here" else ""
-    return (
-        f"run computes one run after the other, {how}; expected {ray}runtime={{'num_hosts': {shown(number)}}}, which "
-        f"trains the clients of a run on so many cores, or `relief-ray run EXPERIMENT --jobs {number}`"
-    )
 
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
@@ -391,13 +392,13 @@ def plan_of(request: Request, out: Path) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     _refuse_import_of_script()
-    refuse_unknown_keywords(request.settings, request.on)
+    refuse_unknown_keywords(request.settings)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
     given = [*_sections(request.settings), *settings_of(request.set)]
     chosen = joined(tuple(_chosen(request)), given)
     spec = _with_methods(spec, request.strategies, given)
-    return Plan.of(spec, out, (*_usual(spec, given, request.on), *chosen))
+    return Plan.of(spec, out, (*_usual(spec, given, request), *chosen))
 
 
 def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
@@ -497,7 +498,7 @@ def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | Non
     return replace(spec, methods=tuple(own), own=levels, settings=kept)
 
 
-def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Setting]:
+def _usual(spec: Spec, settings: Sequence[Setting], request: Request) -> Iterator[Setting]:
     """Settings that a program's study has unless it says otherwise: where it runs, and no copy in MLflow.
 
     Raises:
@@ -506,7 +507,11 @@ def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Se
     runtime = assign(spec.settings, settings).get("runtime")
     mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
     is_chosen = any(s.path == "runtime.mode" or (s.path == "runtime" and bool(s.value)) for s in settings)
-    if place == "here":
+    if request.jobs > 1:
+        if not is_chosen:  # a process for each run, unless its clients have places on a cluster's nodes
+            is_placed = isinstance(runtime, Mapping) and (runtime.get("address") or runtime.get("placement"))
+            yield Setting("runtime.mode", "auto" if is_placed or "RAY_ADDRESS" in os.environ else "inline")
+    elif request.on == "here":
         if is_chosen and mode != "inline":
             raise UserError(
                 f"runtime.mode = {mode!r}: run computes in this process, expected on='ray' with it, or no such setting"
