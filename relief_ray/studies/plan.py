@@ -10,7 +10,7 @@ import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +23,7 @@ from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
+from relief_ray.plugins.notebook import cells_of
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     PLAN_FILE,
@@ -141,6 +142,7 @@ class Plan:
         claims: those that the plan on disk has.
         search: how tries that a sampler suggests go on; None: all are listed.
         stopping: rule that stops weak tries early; None: all run to their end.
+        own_cells: sources out of a notebook that the plan on disk has, by file.
     """
 
     kind: KindName
@@ -152,6 +154,7 @@ class Plan:
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
+    own_cells: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def how(self) -> Kind:
@@ -290,10 +293,10 @@ class Plan:
             note_begun(self.search.model_dump(mode="json"), self.search.sources)
         claims = None if earlier is None else earlier.claims
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
-        write_plan_file(
-            path,
-            PlanFile(**{k: getattr(self, k) for k in PlanFile.model_fields} | {"cells": rows, "claims": claims}),
-        )
+        own = cells_of(module for cell in self.cells for module in cell.config.modules())
+        own = {**({} if earlier is None else earlier.own_cells), **own}
+        facts = {k: getattr(self, k) for k in PlanFile.model_fields}
+        write_plan_file(path, PlanFile(**facts | {"cells": rows, "claims": claims, "own_cells": own}))
         if self.how.replaces:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)

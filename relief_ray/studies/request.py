@@ -1,8 +1,8 @@
 """A study as a program asks for it: preset, file, configuration or keywords, turned into a checked plan.
 
 Methods, data sets and backbones may be Python objects: each gets the import path that records know it by, since a run's
-configuration is text, so that it can be read, resumed and reproduced by another process. What a notebook's cells define
-has no file; it is refused with the fix. An unknown keyword is answered with what to write, and messages speak of
+configuration is text, so that it can be read, resumed and reproduced by another process; what a notebook's cell defines
+gets a module of its source. An unknown keyword is answered with what to write, and messages speak of
 keywords, not of the command line's options.
 """
 
@@ -27,6 +27,7 @@ from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import import_path, importable_name, is_own, is_stored, path_of
+from relief_ray.plugins.notebook import cell_module
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
@@ -210,25 +211,24 @@ def _class_path(kind: type | FunctionType, key: str) -> str:
             f"{key}: {_described(kind)} is not at the top level of its module ({kind.__module__}), so no import path "
             "leads to it; define it there"
         )
-    if is_own(kind):
-        _module_path(module, kind.__qualname__, key)
-    return path_of(kind)
+    return f"{_module_path(module, kind.__qualname__, key)}:{kind.__qualname__}" if is_own(kind) else path_of(kind)
 
 
 def _module_path(module: ModuleType, name: str, key: str) -> str:
-    """Name by which the module is imported again; of the script that runs, that of its file.
+    """Name by which the module is imported again: of the script that runs, that of its file; of a notebook, its cell's.
 
     Raises:
-        UserError: it has no file, e.g. in a notebook.
+        UserError: it has no file, and no cell of a notebook defines it.
     """
     path = importable_name(module.__name__)
-    if path == "__main__":
-        raise UserError(
-            f"{key}: {name} is defined in a notebook or at a prompt, so its records could not be resumed or "
-            f"reproduced; put the cell into a file, with `%%writefile my_{key}.py` as its first line, and import it: "
-            f"`from my_{key} import {name}`"
-        )
-    return path
+    if path != "__main__":
+        return path
+    if cell := cell_module(name, key):
+        return cell
+    raise UserError(
+        f"{key}: {name} is defined at a prompt, so its records could not be resumed or reproduced; put it into a file, "
+        f"my_{key}.py, and import it: `from my_{key} import {name}`"
+    )
 
 
 def _described(value: object) -> str:
