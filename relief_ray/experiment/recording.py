@@ -373,6 +373,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,
         data_origin=setup.data.origin,
+        data_folder=setup.data_folder,
         data_title=setup.data.spec.title,
         code_version=__version__,
         source_digest=source_digest(),

@@ -260,6 +260,7 @@ class Setup(Planned):
         job: everything that workers are sent.
         metrics: the user's own metrics, by name.
         data_warnings: oddities of the data, a sentence each (``relief_ray.data.describe``).
+        data_folder: where the raw files were found.
     """
 
     data: FederatedData
@@ -273,6 +274,7 @@ class Setup(Planned):
     job: Job
     metrics: Mapping[str, OwnMetric]
     data_warnings: tuple[str, ...] = ()
+    data_folder: str = ""
 
     @property
     def data_notes(self) -> tuple[str, ...]:
@@ -325,7 +327,8 @@ def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine |
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data))
+    place = str(dataset.source.path)
+    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data), data_folder=place)
     if config.strategy.pooled:
         return _pool_clients(setup)
     planned = PlannedRun(

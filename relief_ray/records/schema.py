@@ -375,6 +375,7 @@ class RunRecord(Record):
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
         data_origin: real data, or SYNTHETIC.
+        data_folder: where its raw files were found; empty in files of earlier versions.
         data_title: one line of the dataset about itself.
         code_version: version of this package.
         source_digest: sha256 of its sources.
@@ -418,6 +419,7 @@ class RunRecord(Record):
     config_hash: str
     data_digest: str
     data_origin: Origin
+    data_folder: Text = ""
     data_title: Text = ""
     code_version: str
     source_digest: str

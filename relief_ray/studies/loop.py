@@ -25,6 +25,7 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
+from relief_ray.experiment.lifecycle import naming_data
 from relief_ray.experiment.setup import Setup
 from relief_ray.experiment.verify import verified
 from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
@@ -522,7 +523,8 @@ def check_reusable(state: State) -> str:
     """
     assert state.run is not None
     config, recorded = state.cell.config.data, state.run.data_digest
-    dataset = open_dataset(config)
+    with naming_data(state.run, state.folder):
+        dataset = open_dataset(config)
     number = num_clients(dataset, config)
     digest = federate(dataset, config, available(config, number)).digest
     if digest != recorded:

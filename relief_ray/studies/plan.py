@@ -17,9 +17,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
-from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
-from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
@@ -604,14 +602,3 @@ def target_config(target: str, settings: Sequence[Setting], reads: Sequence[str]
         why = why_closed(run.config, run.own_sources)
         return parse(assign(Recorded(config), settings), str(folder / RUN_FILE), why)
     return next(each_cell(load_spec(target), settings)).config
-
-
-def open_run(folder: Path) -> Setup:
-    """Setup of a run as it was started; only reads, so the run may be under way.
-
-    Raises:
-        UserError: no run is there, or its data are gone.
-    """
-    run = read_run(folder)
-    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
-    return prepare(config, engine=stored_engine(run))

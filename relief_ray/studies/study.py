@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from relief_ray.config.experiment import ExperimentConfig, as_read, parse
+from relief_ray.experiment.setup import configured_fleet
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.identity import why_closed
@@ -32,7 +33,6 @@ from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import costs_table, scores_table
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.plan import open_run
 from relief_ray.studies.reasons import Reasons, reasons_for
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
@@ -313,10 +313,11 @@ class Run:
         ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
 
         Raises:
-            UserError: the run's data are not there.
+            UserError: a module of the user's is not there, or a committed result has no clients.
         """
-        setup = open_run(self.folder)
-        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
+        clients = self._loaded.known_fleet.clients if self.folder else ()
+        types = configured_fleet(self.config, self._loaded.covered("clients"))[1]
+        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in types.items()}
         return as_frame(
             [
                 {
@@ -327,7 +328,7 @@ class Run:
                     "peak_tops": kinds[c.device][0],
                     "power_w": kinds[c.device][1],
                 }
-                for c in setup.fleet.clients
+                for c in clients
             ]
         )
 
@@ -339,7 +340,7 @@ class Run:
             client: number of the client, from 0.
 
         Raises:
-            UserError: no such round or client, or the run's data are not there.
+            UserError: no such round or client.
         """
         return reasons_for(self.folder, round, client, shown=self.folder.name)
 
