@@ -25,28 +25,33 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _UNTESTED = Metrics(f1=None)
-# Columns that every row has, for tables without rows.
-_NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
-_CELL_COLUMNS: tuple[str, ...] = (
+# Columns that every row has, for tables without rows: first which run it is and its scores, which a notebook shows of
+# a wide frame.
+_NAMES, _COSTS = ("cell", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
+_SCORED = (
     *_NAMES,
-    "is_bound",
     "fold",
-    "rotation",
     "seed",
-    "replicate",
-    "rounds",
     "f1_percent",
     "f1_rare_percent",
     "f1_own_sensors_percent",
     "f1_own_subjects_percent",
+)
+_REST = (
     "speedup",
     "link_percent",
     *_COSTS,
+    "rounds",
+    "setting",
+    "is_bound",
+    "rotation",
+    "replicate",
     "data_origin",
     "clock",
     "program",
 )
-_ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
+_CELL_COLUMNS: tuple[str, ...] = (*_SCORED, *_REST)
+_ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s", "setting")
 _GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
 GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit", "more_aggregations")
 
@@ -67,15 +72,26 @@ class Cells:
 
     @property
     def frame(self) -> DataFrame:
-        """A row per cell; costs are the whole fleet's sums."""
+        """A row per cell; costs are the whole fleet's sums, ``setting`` says what sets it apart from the others."""
         last = self.rounds.groupby("run")[["time_s", "energy_j", "bytes_up", "bytes_down"]].last()
         known = self.runs.drop(columns="energy_j", errors="ignore")
-        return _with_mib(known.join(last, on="run")).reindex(columns=list(self.columns))
+        return _briefly(_with_mib(known.join(last, on="run")).reindex(columns=list(self.columns)))
 
     @property
     def round_frame(self) -> DataFrame:
         """``round_frame`` of all cells."""
-        return round_frame(self.rounds)
+        return _briefly(round_frame(self.rounds))
+
+
+def _briefly(table: DataFrame) -> DataFrame:
+    return table.assign(setting=table["setting"].map(brief_settings(table["setting"].unique())))
+
+
+def brief_settings(titles: Iterable[str]) -> dict[str, str]:
+    """By title of a setting what sets it apart from the others, of nothing the data: ``gap 2``, ``DSA excerpt``."""
+    parts = {title: title.split(", ") for title in titles}
+    shared = frozenset[str]().union(*parts.values()).intersection(*parts.values())
+    return {title: ", ".join(p for p in each if p not in shared) or each[0] for title, each in parts.items()}
 
 
 def round_frame(rounds: DataFrame) -> DataFrame:
@@ -133,7 +149,7 @@ def cells_of(inventory: Inventory) -> Cells:
         table.assign(run=table["cell"].map(places)).sort_values("run", kind="stable", ignore_index=True)
         for table in map(pd.concat, zip(*parts, strict=True))
     )
-    columns = (*_CELL_COLUMNS[:-7], *sensors, *extra, *_CELL_COLUMNS[-7:])
+    columns = (*_SCORED, *extra, *sensors, *_REST)
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns, metrics=tuple(own))
 
 

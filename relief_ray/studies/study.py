@@ -27,7 +27,7 @@ from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text
-from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
+from relief_ray.report.frames import Cells, brief_settings, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.results import round_table
 from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
@@ -469,7 +469,8 @@ class Study:
         Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
         (one sensor alone), ``time_s``, ``fleet_up_mib``, ..; seconds and joules are simulated by the clock in
         ``clock``.
-        ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
+        ``speedup`` and ``link_percent`` are those of ``table()``; ``setting`` says of each of ``settings`` what sets it
+        apart. ``print(study.frame.to_string())`` prints all
         columns, however narrow the terminal is.
         """
         return self._cells.frame
@@ -655,8 +656,9 @@ class Study:
     def _chosen(self, setting: str | None) -> Sequence[Comparison]:
         if not self._comparisons:
             raise UserError(f"{self._place}: no finished run ({self._counts()}); call run() again with the same out=")
-        fits = [e for e in self._comparisons if setting is None or setting in e.title]
-        exact = [e for e in fits if e.title == setting]
+        fits = [e for e in self._comparisons if setting is None or all(part in e.title for part in setting.split(", "))]
+        brief = brief_settings(self.settings)
+        exact = [e for e in fits if setting in (e.title, brief[e.title])]
         if not fits:
             known = "; ".join(self.settings)
             raise UserError(f"setting {setting!r}: unknown{nearest(str(setting), self.settings)}; there are {known}")
