@@ -148,8 +148,8 @@ def _mib(text: str, name: str) -> float:
 
 def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
     """This process's memory after a tenth of the rounds and at the end, MiB, on Ray with two hosts."""
-    from actors.launch import Hooks, run_experiment
     from actors.runtime.session import SessionOptions, ray_session
+    from actors.runtime.single_run import Hooks, run_experiment
 
     run = prepared(write(scenario_of(folder, num_clients), peers=False), num_rounds)
     RunFolder.create(folder / "run", run_record(run)).close()

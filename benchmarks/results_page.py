@@ -20,7 +20,7 @@ from benchmarks.marked import filled, table
 from benchmarks.scores import read
 from benchmarks.study_remarks import surprises
 from relief_ray.config.experiment import as_read
-from relief_ray.records.cells import FIGURE_TEXT
+from relief_ray.records.cells import figure_text
 from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.remarks import stand_ins
@@ -300,7 +300,7 @@ def sources_of_scatter(results: Path) -> str:
         if (shares := judged.shares) is not None:
             claim = judged.claim
             parts = [f"{100 * part:.0f} %" for part in shares.of_difference]
-            what = f"{claim.first} - {claim.second}, {FIGURE_TEXT[claim.figure]}"
+            what = f"{claim.first} - {claim.second}, {figure_text(claim.figure)}"
             rows.append([what, f"{shares.sd_difference:.1f}", *parts])
     return table(["difference", "sd of a pair, points", "from folds", "from replicates", "from single runs"], rows)
 
@@ -311,7 +311,7 @@ def false_alarms(results: Path) -> str:
     for rate in judgement(results).rates:
         interval = "" if rate.interval is None else f" [{100 * rate.interval[0]:.0f}, {100 * rate.interval[1]:.0f}]"
         share = f"{100 * rate.num_called / rate.num_tests:.0f} %{interval}"
-        rows.append([FIGURE_TEXT[rate.figure], f"{rate.num_called} of {rate.num_tests}", share, "5 %"])
+        rows.append([figure_text(rate.figure), f"{rate.num_called} of {rate.num_tests}", share, "5 %"])
     return table(["figure", "methods called unlike themselves", "rate [95 %]", "expected"], rows)
 
 

@@ -173,6 +173,7 @@ def start_grid(target: str, settings: Sequence[Setting], out: Path | None, optio
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
     claims = options.claims or (Path(grid.claims) if grid.claims else None)
     plan = Plan(kind="grid", out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=claims)
+    plan.check_claims()
     if options.scheduler is not None:
         plan = stopped_early(plan, asha(cells, options.grace_rounds, options.reduction_factor))
     return _run_grid(plan, options)

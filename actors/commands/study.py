@@ -10,7 +10,7 @@ from typing import Any
 from actors.commands.options import StudyQuestion
 from actors.terminal.exit_codes import Result
 from relief_ray.config.experiment import as_read
-from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, figure_named, read_claims
+from relief_ray.records.cells import CLAIMS_FILE, figure_named, figure_text, read_claims
 from relief_ray.report.frames import read_cells
 from relief_ray.report.power_analysis import Outlook, Scatter, outlooks, scatter_of
 from relief_ray.report.statistics import ALPHA, Sides, detectable, pairs_needed, power, smallest_p
@@ -27,9 +27,10 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
     Raises:
         UserError: neither runs nor a spread, both, an unknown figure, or scipy is missing.
     """
-    figure_named(question.figure, "--figure")
     if bool(folders) == (question.sd is not None):
         raise UserError("plan-study: expected folders of finished runs, or --sd POINTS, one of the two")
+    if question.sd is not None:
+        figure_named(question.figure, "--figure")
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
     scatter = _scatter(folders, question) if folders else None
@@ -48,7 +49,8 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
         titles, wanted = cells.runs["setting"].str.lower(), question.setting.lower()
         chosen = titles == wanted if (titles == wanted).any() else titles.str.contains(wanted, regex=False)
         cells = replace(cells, runs=cells.runs[chosen])
-    return scatter_of(cells, question.first, question.second, figure_named(question.figure, "--figure"))
+    figure = figure_named(question.figure, "--figure", cells.metrics)
+    return scatter_of(cells, question.first, question.second, figure)
 
 
 def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
         return []
     interval = "" if scatter.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*scatter.interval)
     data = "" if scatter.origins == ("real",) else f" on {' and '.join(scatter.origins)} data"
-    figure = FIGURE_TEXT[figure_named(question.figure, "--figure")]
+    figure = figure_text(question.figure)
     lines = [
         "",
         f"Scatter: {scatter.sd:.1f} points{interval}, from {scatter.num_pairs} paired runs of {question.first} and "

@@ -22,9 +22,9 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.execution import tune_controller
 
 from actors.grids.places import settled
-from actors.launch import Hooks, run_experiment
 from actors.runtime import serialization
 from actors.runtime.gauges import Gauges
+from actors.runtime.single_run import Hooks, run_experiment
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from actors.launch import Hooks, run_experiment
+from actors.runtime.single_run import Hooks, run_experiment
 from actors.runtime.warm_pool import WorkerCache
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scenario_of

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from time import time
 
-from actors.launch import run_experiment
+from actors.runtime.single_run import run_experiment
 from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.recording import run_record
 from relief_ray.records.run_folder import RunFolder, read_rounds

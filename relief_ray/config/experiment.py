@@ -45,6 +45,7 @@ from relief_ray.plugins.load import (
     closed,
     configured,
     fields_read,
+    import_path,
     is_own,
     is_path,
     load_kind,
@@ -53,6 +54,7 @@ from relief_ray.plugins.load import (
     what_to_type,
 )
 from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.metrics import own_metrics
 from relief_ray.records.schema import Recorded
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
@@ -219,6 +221,9 @@ class ExperimentConfig(FrozenConfig):
     """The optimizer of the server, none by default."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Parts of the data, interval, and averages over rounds."""
+    metrics: tuple[str, ...] = ()
+    """Functions of your own that score a model beside F1, by import path (``my_metrics:kappa``): each turns a confusion
+    matrix (K, K), a row per true class, into a share (docs/metrics.md#a-metric-of-your-own)."""
     costs: CostConfig = CostConfig()
     """Simulated time and energy."""
     record: RecordConfig = RecordConfig()
@@ -269,6 +274,16 @@ class ExperimentConfig(FrozenConfig):
             value = dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
         return value if isinstance(value, StrategyConfig) else strictly(_KNOWN, value)
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _paths(cls, value: object) -> object:
+        names = value.split(",") if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            return names
+        paths = tuple(import_path(name.strip()) for name in names)
+        own_metrics(paths)
+        return paths
+
     @field_validator("backbone", mode="before")
     @classmethod
     def _named(cls, value: object) -> BackboneConfig:
@@ -280,9 +295,10 @@ class ExperimentConfig(FrozenConfig):
         return {**values, "name": path_of(type(value))} if is_own(type(value)) else values
 
     def modules(self) -> tuple[str, ...]:
-        """The user's own modules that take part: those of strategy, backbone, dataset and clock."""
+        """The user's own modules that take part: those of strategy, backbone, dataset, clock and metrics."""
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
-        return modules_of([*strategy, backbone_name(self.backbone), self.data.name, self.costs.planning_time])
+        named = (backbone_name(self.backbone), self.data.name, self.costs.planning_time)
+        return modules_of([*strategy, *named, *self.metrics])
 
     def identity(self) -> dict[str, JsonValue]:
         """The deciding settings that differ from their defaults, and ``SCHEMA``: the input of ids and hashes.

@@ -126,6 +126,10 @@ def search_roots(root: str | Path | None) -> tuple[Path, ...]:
     return (Path(data_root).expanduser(), cached) if data_root else (cached,)
 
 
+class DataMissing(UserError):
+    """No file of a dataset is where it is looked for."""
+
+
 def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
     if spec.packaged:
@@ -135,11 +139,11 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     if sources:
         return min(sources, key=lambda source: source.synthetic)
     if is_path(spec.name):
-        raise UserError(
+        raise DataMissing(
             f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)} (`member` of the "
             f"loader) below: {_looked(roots)}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
         )
-    raise UserError(
+    raise DataMissing(
         f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)}, in folders and zips named "
         f"like {'|'.join(spec.hints)}, below: {_looked(roots)}. Fix: `relief-ray data fetch {spec.name}`, or with a "
         f"download of your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder "

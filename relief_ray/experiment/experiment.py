@@ -214,7 +214,8 @@ class Experiment:
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(inputs.models, inputs.targets, inputs.states, part)
             names, views = subject_names(setup, windows), client_views(setup.job, windows)
-            metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, setup.fleet.modalities)
+            sensors, own = setup.fleet.modalities, setup.metrics
+            metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, sensors, own)
         return metrics
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -9,6 +11,7 @@ from typing import get_args
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.stages import Engine
+from relief_ray.data.source import DataMissing
 from relief_ray.experiment.recording import calibration_of, run_record
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import differing_facts
@@ -74,11 +77,22 @@ def as_begun(run: RunRecord, path: Path, config: ExperimentConfig) -> Setup:
     """Prepare the run in ``path`` by its recorded ``config``, with its engine, on its data.
 
     Raises:
-        UserError: data, frozen encoder or clocks are others today.
+        UserError: data, frozen encoder or clocks are others today; of missing data the folder is named that had them.
     """
-    setup = prepare(config, engine=stored_engine(run))
+    with naming_data(run, path):
+        setup = prepare(config, engine=stored_engine(run))
     _refuse_changes(setup, run, path)
     return setup
+
+
+@contextmanager
+def naming_data(run: RunRecord, path: Path) -> Iterator[None]:
+    """Inside the block data that are missing are answered with the folder in which the run in ``path`` found them."""
+    try:
+        yield
+    except DataMissing as error:
+        had = f"; {path} was computed from {run.data_folder}" if run.data_folder else ""
+        raise DataMissing(f"{error}{had}") from error
 
 
 def _refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:

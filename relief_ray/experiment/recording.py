@@ -21,6 +21,7 @@ from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.plugins.load import digests
+from relief_ray.plugins.notebook import cells_of
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.identity import (
     cell_id,
@@ -372,10 +373,12 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,
         data_origin=setup.data.origin,
+        data_folder=setup.data_folder,
         data_title=setup.data.spec.title,
         code_version=__version__,
         source_digest=source_digest(),
         own_sources=digests(config.modules()),
+        own_cells=cells_of(config.modules()),
         machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
         engine=setup.engine,
         planning_model=config.costs.planning_time,

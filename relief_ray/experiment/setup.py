@@ -36,6 +36,7 @@ from relief_ray.models.registry import backbone_name, build_checked, require_eng
 from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
+from relief_ray.records.metrics import OwnMetric, own_metrics, own_value
 from relief_ray.support.errors import Setting, UserError, several
 from relief_ray.support.process import choose_device
 from relief_ray.training.config import trainer_config
@@ -257,7 +258,9 @@ class Setup(Planned):
         rare: modalities of the smallest cohorts.
         build: makes the backbone for the server's own computations.
         job: everything that workers are sent.
+        metrics: the user's own metrics, by name.
         data_warnings: oddities of the data, a sentence each (``relief_ray.data.describe``).
+        data_folder: where the raw files were found.
     """
 
     data: FederatedData
@@ -269,7 +272,9 @@ class Setup(Planned):
     rare: tuple[str, ...]
     build: Callable[[], BackboneNetwork]
     job: Job
+    metrics: Mapping[str, OwnMetric]
     data_warnings: tuple[str, ...] = ()
+    data_folder: str = ""
 
     @property
     def data_notes(self) -> tuple[str, ...]:
@@ -322,7 +327,8 @@ def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine |
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data))
+    place = str(dataset.source.path)
+    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data), data_folder=place)
     if config.strategy.pooled:
         return _pool_clients(setup)
     planned = PlannedRun(
@@ -369,7 +375,9 @@ def assemble(
 ) -> Setup:
     """Build strategy, backbone, clocks and job."""
     model = model_of(config, data.spec, fleet, types, engine)
-    backbone = model.backbone
+    backbone, metrics = model.backbone, own_metrics(config.metrics)
+    for name, function in metrics.items():  # a fault is told before the first round
+        own_value(name, function, np.ones((backbone.shape.num_classes,) * 2, dtype=np.int64))
     return Setup(
         config=config,
         data=data,
@@ -390,6 +398,7 @@ def assemble(
         fedavg=model.fedavg,
         reference=model.fedavg_reference(),
         rare=fleet.rare(),
+        metrics=metrics,
         build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
         job=Job(
             build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),

@@ -35,6 +35,8 @@ _NO_PLUGIN = re.compile(r"test|conftest$|setup$|__|\W")
 _MOST_NAMES = 5
 # Beginning of the name of a data set out of arrays, ``arrays:mine@SHA12``.
 STORED = "arrays:"
+# Beginning of the name of a module that is the source of a notebook's cell, ``notebook_Mine`` (``plugins.notebook``).
+PREFIX = "notebook_"
 # Longest name of a file that Linux takes.
 _LONGEST_NAME = 255
 # Why nothing is imported now but what this process has already; empty: all that is named.
@@ -132,14 +134,15 @@ def _is_one(value: object, module: str, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds)
 
 
-def is_own(kind: type) -> bool:
-    """Return whether a class is defined outside of this project."""
+def is_own(kind: type | FunctionType) -> bool:
+    """Return whether a class or a function is defined outside of this project."""
     return kind.__module__.partition(".")[0] not in PROJECT
 
 
-def path_of(kind: type) -> str:
-    """Return the import path ``module:Class``, by which ``load`` finds it again."""
-    return f"{importable_name(kind.__module__)}:{kind.__qualname__}"
+def path_of(kind: type | FunctionType) -> str:
+    """Return the import path ``module:Name``, by which ``load`` finds it again."""
+    module, cell = importable_name(kind.__module__), f"{PREFIX}{kind.__qualname__}"
+    return f"{cell if module == '__main__' and _found(cell) else module}:{kind.__qualname__}"
 
 
 def importable_name(module: str) -> str:
@@ -326,7 +329,8 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     Those of a module that is not imported yet are where Python would find them.
     """
     files: dict[str, SourceFile] = {}
-    for name in modules:
+    todo = list(modules)
+    for name in todo:
         is_script = name not in sys.modules and name == importable_name("__main__")
         loaded = sys.modules.get("__main__" if is_script else name)
         file = _found(name) if loaded is None else getattr(loaded, "__file__", None)
@@ -337,6 +341,9 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
         for place in _reachable(name if name != "__main__" else path.stem, root):
             origin = original(str(root / place))
             files[place] = SourceFile(name=place, content=(root / place).read_bytes(), origin=origin)
+            if name.startswith(PREFIX):  # what lies beside a notebook does not lie beside its cell's file
+                beside = (m for m in _imports(files[place].content, place) if m not in todo)
+                todo += [m for m in beside if any((Path.cwd() / p).is_file() for p in _places(m))]
     return tuple(files[place] for place in sorted(files))
 
 

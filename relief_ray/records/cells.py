@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from relief_ray.plugins.notebook import OwnCells
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
@@ -304,9 +305,7 @@ class EarlyStopping(FrozenConfig):
 MAX_CLAIMS = 6
 CLAIMS_FILE = "claims.yaml"
 
-Figure = Literal["f1", "f1_rare", "f1_own_sensors", "f1_own_subjects", "f1_at_seconds", "f1_at_joules"]
-
-FIGURE_TEXT: Mapping[Figure, str] = {
+_FIGURE_TEXT: Mapping[str, str] = {
     "f1": "F1",
     "f1_rare": "rare-modality F1",
     "f1_own_sensors": "F1 through own sensors",
@@ -316,17 +315,24 @@ FIGURE_TEXT: Mapping[Figure, str] = {
 }
 
 
-def figure_named(name: str, where: str) -> Figure:
-    """Return the figure of that name; ``where`` begins the message: ``--figure``, ``figure``.
+def figure_named(name: str, where: str, own: Iterable[str] = ()) -> str:
+    """Return the name of a figure; ``where`` begins the message: ``--figure``, ``figure``.
+
+    ``own``: users' metrics, import paths or their last part, which are figures too.
 
     Raises:
         UserError: there is none.
     """
-    known = {str(figure): figure for figure in FIGURE_TEXT}
+    known = dict.fromkeys([*_FIGURE_TEXT, *(path.rpartition(":")[2] for path in own)])
     if name not in known:
         hint = nearest(str(name), known)
         raise UserError(f"{where} {shown(name)}: unknown{hint}; expected one of {', '.join(known)}")
-    return known[name]
+    return name
+
+
+def figure_text(figure: str) -> str:
+    """The figure in words; a user's metric is its name."""
+    return _FIGURE_TEXT.get(figure, figure)
 
 
 class Claim(FrozenConfig):
@@ -335,14 +341,14 @@ class Claim(FrozenConfig):
     Attributes:
         first: label of the method that the claim speaks for, as tables print it.
         second: label of the method that it is compared with.
-        figure: what is compared.
+        figure: what is compared; also a metric of the user's own, by its name.
         margin: points of F1; given, the claim is one-sided: ``first`` is not worse than ``second`` by this or more.
         text: the claim in a sentence of its own; empty: made from the other fields.
     """
 
     first: str = Field(min_length=1)
     second: str = Field(min_length=1)
-    figure: Figure = "f1"
+    figure: str = Field(default="f1", pattern=r"^[^\W\d]\w*$")
     margin: float | None = Field(default=None, gt=0.0)
     text: str = ""
 
@@ -355,7 +361,7 @@ class Claim(FrozenConfig):
     @property
     def brief(self) -> str:
         """``v1 > fedavg in F1``, or ``relief not worse than fedavg by 1 point in F1``."""
-        figure = FIGURE_TEXT[self.figure]
+        figure = figure_text(self.figure)
         if self.margin is None:
             return f"{self.first} > {self.second} in {figure}"
         points = f"{self.margin:g} point{'' if self.margin == 1 else 's'}"
@@ -430,6 +436,7 @@ _FITS = {
     "missing": "found no value, expected one; set it",
     "string_type": "expected a text",
     "string_too_short": "expected the name of a method",
+    "string_pattern_mismatch": "expected the name of a figure",
     "float_type": "expected a number",
     "bool_type": "expected true or false",
     "tuple_type": "expected a list",
@@ -491,6 +498,7 @@ class PlanFile(FrozenConfig):
         claims: those that the cells are to judge, if any.
         search: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
         stopping: how weak tries are stopped early; None: every try is trained to its end.
+        own_cells: sources out of a notebook that the cells need, by file.
         cells: the planned cells, in order of computation.
     """
 
@@ -500,6 +508,7 @@ class PlanFile(FrozenConfig):
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
+    own_cells: OwnCells = Field(default_factory=dict)
     cells: tuple[PlannedCell, ...]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from relief_ray.core.messages import BOOTSTRAP
+from relief_ray.plugins.notebook import OwnCells
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
@@ -118,6 +119,7 @@ class CommittedCell(Record):
         code_version: version of this package.
         source_digest: sha256 of its sources.
         own_sources: sha256 by file of the user's own classes.
+        own_cells: those of these files that are out of a notebook, with their text.
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: the time model that ``rounds`` give seconds and joules by.
@@ -142,6 +144,7 @@ class CommittedCell(Record):
     code_version: str
     source_digest: str
     own_sources: dict[str, str] = Field(default_factory=dict)
+    own_cells: OwnCells = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str

@@ -162,9 +162,10 @@ def other_processor(run: RunRecord | CommittedCell) -> str | None:
 
 
 def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """Names of strategy, backbone, dataset and clock in a stored configuration."""
+    """Names of strategy, backbone, dataset, clock and metrics in a stored configuration."""
     keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
-    return [section(config, name).get(key) for name, key in keys]
+    metrics = config.get("metrics")
+    return [*(section(config, name).get(key) for name, key in keys), *(metrics if isinstance(metrics, list) else [])]
 
 
 def machine_facts() -> Machine:

@@ -4,23 +4,36 @@ A new metric of the canonical model is a function of its confusion matrix and an
 then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in `compare`'s JSON and CSV and in data frames of
 cells. Printed tables name their columns in ``report.tables.columns``. A metric that is no function of a confusion
 matrix reads a field of the round's record (``read``), which ``records.schema`` and ``experiment.recording`` must have.
+
+A user's metric (``ExperimentConfig.metrics``) has no entry: a name in ``scores`` that ``METRICS`` lacks is one. Its
+value is computed when the model is tested and then read like any other, so that no report runs a user's code.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal, SupportsFloat
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.core.messages import ClientId, ClientView, EvalPlan, masked_label
+from relief_ray.plugins.blame import called, require
+from relief_ray.plugins.load import is_path, load
 from relief_ray.records.schema import Metrics, RoundRecord
+from relief_ray.support.errors import UserError, shown
 
 Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]
 Read = Callable[[RoundRecord, str], float | None]
+OwnMetric = Callable[[NDArray[np.int64]], float]
+# Names of figures that tables have besides ``METRICS``.
+_TAKEN = re.compile(r"f1(_\w+)?|link|fedavg_link|trained|(energy|up)_saved")
 
 
 def class_f1(confusion: Tensor) -> Tensor:
@@ -146,25 +159,63 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 
 
 def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
-    """Values of all ``METRICS`` in a round that exist and are finite."""
+    """Values of all ``METRICS`` and of users' metrics in a round that exist and are finite."""
     values = {name: metric.value(record, planning_model) for name, metric in METRICS.items()}
+    values |= own_scores(record.metrics)
     return {name: float(value) for name, value in values.items() if value is not None and isfinite(value)}
 
 
-def extra_columns(metrics: Metrics | None) -> dict[str, float | None]:
-    """Values of the registered metrics without a field of their own, by column; shares in percent (``kappa_percent``).
+def own_scores(metrics: Metrics | None) -> dict[str, float]:
+    """Values of users' metrics by name, shares."""
+    return {} if metrics is None else {name: value for name, value in metrics.scores.items() if name not in METRICS}
 
-    ``metrics`` None: the columns without values.
-    """
+
+def extra_columns(metrics: Metrics) -> dict[str, float | None]:
+    """Values of metrics without a field of their own, by column; shares, as users' are, in percent."""
     columns: dict[str, float | None] = {}
     for metric in METRICS.values():
         if metric.compute is not None and not metric.has_field:
-            value = None if metrics is None else metric.score(metrics)
+            value = metric.score(metrics)
             if metric.unit == "share":
                 columns[f"{metric.name}_percent"] = None if value is None else 100 * value
             else:
                 columns[metric.name] = value
-    return columns
+    return columns | {f"{name}_percent": 100 * value for name, value in own_scores(metrics).items()}
+
+
+def own_metrics(paths: Sequence[str]) -> dict[str, OwnMetric]:
+    """Load users' metrics by their import paths; a metric's name is its function's.
+
+    Raises:
+        UserError: nothing is at a path, or no function, or its name is taken.
+    """
+    found: dict[str, OwnMetric] = {}
+    for path in paths:
+        name, place = path.rpartition(":")[2], f"metrics = {shown(path)}"
+        if not is_path(path):
+            raise UserError(f"{place}: expected the import path of a function of your own, e.g. my_metrics.py:kappa")
+        function = load(path, "metrics")
+        if isinstance(function, type) or not callable(function):
+            raise UserError(f"{place}: found {shown(function)}, expected a function of a confusion matrix (K, K)")
+        if name in METRICS or name in found or _TAKEN.fullmatch(name):
+            raise UserError(f"{place}: there is a figure of the name {name!r}; give the function another, own_{name}")
+        found[name] = function
+    return found
+
+
+def own_value(name: str, function: OwnMetric, confusion: NDArray[np.int64]) -> float:
+    """Value of a user's metric on a confusion matrix (K, K), a row per true class; not finite where it is undefined.
+
+    Raises:
+        UserCodeFailed: the function returned no number.
+    """
+
+    def violation(value: object) -> str:
+        return "" if isinstance(value, SupportsFloat) else f"returned {shown(value)}, expected a number"
+
+    value = called(function, f"metric {name!r}", confusion)
+    require(function, f"metric {name!r}", "a number", violation, value)
+    return float(value)
 
 
 def summarise(
@@ -174,17 +225,25 @@ def summarise(
     subjects: Sequence[str],
     views: Sequence[ClientView] = (),
     modalities: Sequence[str] = (),
+    own: Mapping[str, OwnMetric] = MappingProxyType({}),
 ) -> Metrics:
     """Metrics from confusion matrices (subjects, K, K) by target label and, for some modalities, "label|acc+gyro".
 
     ``f1``: canonical model, all modalities; ``f1_by_client``: what each client runs, with its modalities; ``f1_fleet``:
     the mean of these where they are models of their own; ``f1_by_modality``: canonical model, only that modality
     present; ``f1_rare``: the mean of ``f1_by_modality`` over ``rare``, the modalities of the smallest cohorts;
-    ``f1_own_sensors`` and ``f1_own_subjects``: mean over ``views``.
+    ``f1_own_sensors`` and ``f1_own_subjects``: mean over ``views``; ``own``: users' metrics, of the models that the
+    headline F1 is of: the clients' own ones where these are tested, else the canonical one.
     """
     by_client = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
     personal = by_client if plan.personal else {}
     canonical = {} if plan.canonical is None else _canonical(matrices, plan.canonical.label, rare, subjects)
+    tested = list(personal.values()) or ([] if plan.canonical is None else [matrices[plan.canonical.label]])
+    means = {
+        name: _mean([own_value(name, f, matrix.sum(0).numpy(force=True)) for matrix in tested])
+        for name, f in own.items()
+    }
+    scores = {name: value for name, value in means.items() if value is not None and isfinite(value)}
     return Metrics.model_validate(
         {
             "f1": None,
@@ -194,6 +253,7 @@ def summarise(
             "num_windows": int(next(iter(matrices.values())).sum()),
             **_own(matrices, by_client, plan, views, modalities),
             **canonical,
+            "scores": canonical.get("scores", {}) | scores,
         }
     )
 
@@ -234,7 +294,7 @@ def on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:
 
 def _canonical(
     matrices: Mapping[str, Tensor], label: str, rare: Sequence[str], subjects: Sequence[str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Fields of ``Metrics`` that describe the strategy's one canonical model."""
     pooled = matrices[label].sum(0)
     single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|") and "+" not in key}

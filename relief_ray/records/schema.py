@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
+from relief_ray.plugins.notebook import OwnCells
 from relief_ray.support.errors import Cause, UserError
 from relief_ray.support.files import PAGE, read_whole, sealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
@@ -374,10 +375,12 @@ class RunRecord(Record):
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
         data_origin: real data, or SYNTHETIC.
+        data_folder: where its raw files were found; empty in files of earlier versions.
         data_title: one line of the dataset about itself.
         code_version: version of this package.
         source_digest: sha256 of its sources.
         own_sources: sha256 by file of the user's own method, backbone or dataset.
+        own_cells: those of these files that are out of a notebook, with their text.
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: name of the time model that allocation plans with.
@@ -416,10 +419,12 @@ class RunRecord(Record):
     config_hash: str
     data_digest: str
     data_origin: Origin
+    data_folder: Text = ""
     data_title: Text = ""
     code_version: str
     source_digest: str
     own_sources: dict[str, str] = Field(default_factory=dict)
+    own_cells: OwnCells = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from relief_ray.records.cells import (
     CLAIMS_FILE,
-    FIGURE_TEXT,
     MAX_CLAIMS,
     PLAN_FILE,
     Claim,
     Claims,
-    Figure,
     PlannedCell,
     PlannedClaims,
     claims_digest,
+    figure_text,
     parse_claims,
     read_plan_file,
 )
@@ -196,7 +195,7 @@ def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Reg
         late = f"in {number - len(scores)} of {counted(number, 'pair')} the first test came after the cheaper run's end"
         return "not tested early enough", f"{late}; test after every round: --set evaluation.every=1"
     if scores.empty:
-        return "no runs", f"needs runs of {claim.first} and {claim.second} with {FIGURE_TEXT[claim.figure]}"
+        return "no runs", f"needs runs of {claim.first} and {claim.second} with {figure_text(claim.figure)}"
     both = [[comparison.runs[i] for i in pair] for pair in zip(scores["run"], scores["run_second"], strict=True)]
     if early := sum(min(loaded.run.created for loaded in pair) < file.committed.at for pair in both):
         late = f"{early} of {len(scores)} pairs were begun before the claims were named ({file.committed.at})"
@@ -323,7 +322,7 @@ def _row(judged: JudgedClaim) -> Row:
 def scatter(judgement: Judgement) -> Paragraphs:
     """Paragraphs on the sources of every tested claim's scatter, and on the A/A rate of the same test."""
     lines = [
-        f"{judged.claim.first} and {judged.claim.second}, {FIGURE_TEXT[judged.claim.figure]}: variance of the "
+        f"{judged.claim.first} and {judged.claim.second}, {figure_text(judged.claim.figure)}: variance of the "
         f"{judged.shares}"
         for judged in judgement.claims
         if judged.shares is not None
@@ -342,7 +341,7 @@ _ABOVE_CHANCE = 5.0
 _MIN_AA_UNITS = 6
 
 
-def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -> DataFrame:
+def run_pairs(comparison: Comparison, first: str, second: str, figure: str) -> DataFrame:
     """All pairs of two methods that have the figure, in order of replicate and fold."""
     return pairs(comparison.table, comparison.rounds, first, second, figure).sort_values(["repetition", "fold"])
 
@@ -382,7 +381,7 @@ def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
 class AaRate:
     """Rate at which the test calls a method different from itself: other replicates, the same test at level 0.05."""
 
-    figure: Figure
+    figure: str
     num_called: int
     """Tests with p below 0.05."""
     num_tests: int
@@ -394,13 +393,13 @@ class AaRate:
         """The rate in percent with its interval, and what was expected."""
         interval = "" if self.interval is None else " [{:.0f}, {:.0f}]".format(*(100 * end for end in self.interval))
         return (
-            f"A/A rate, {FIGURE_TEXT[self.figure]}: the test called {self.num_called} of {self.num_tests} methods "
+            f"A/A rate, {figure_text(self.figure)}: the test called {self.num_called} of {self.num_tests} methods "
             f"unlike themselves (other replicates, p < {ALPHA}): {100 * self.num_called / self.num_tests:.0f} %"
             f"{interval}, expected 5 %"
         )
 
 
-def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
+def aa_rate(comparison: Comparison, figure: str) -> AaRate | None:
     """The A/A rate of a figure over all methods; None where no method has six units."""
     models: dict[frozenset[object], DataFrame] = {}
     for _, runs in comparison.table.groupby("method", sort=False):
@@ -412,7 +411,7 @@ def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
     return AaRate(figure=figure, num_called=called, num_tests=number, interval=rate_interval(called, number))
 
 
-def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Paired | None:
+def _aa_test(runs: DataFrame, rounds: DataFrame, figure: str) -> Paired | None:
     """A method against itself: first and second, third and fourth ... replicate of each rotation.
 
     Each fold of each two replicates is a pair. Replicates with other rotations differ in more than their seeds.

@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
+from relief_ray.records.metrics import own_scores
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
@@ -73,6 +74,7 @@ _FREE = (
     "tracking",
     "record",
     "evaluation.every",
+    "metrics",
 )
 # Columns of the run table by the names that claims and `plan-study --figure` use.
 FIGURES = {
@@ -269,6 +271,11 @@ class Comparison:
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the users' metrics that some run has."""
+        return tuple(dict.fromkeys(name for run in self.runs for name in own_scores(run.last_metrics)))
+
+    @property
     def fleet(self) -> Fleet | None:
         """The fleet of the first run that has one."""
         return next((run.fleet for run in self.runs if run.fleet is not None), None)
@@ -445,7 +452,8 @@ def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, f
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
+    own = figure if figure in one.columns else f"{figure}_percent"  # of a user's metric
+    total, cost = COSTS.get(figure, (FIGURES.get(figure, own), ""))
     mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
     other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
     found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.records.cells import figure_named
-from relief_ray.records.metrics import extra_columns
+from relief_ray.records.metrics import extra_columns, own_scores
 from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
@@ -25,28 +25,33 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _UNTESTED = Metrics(f1=None)
-# Columns that every row has, for tables without rows.
-_NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
-_CELL_COLUMNS: tuple[str, ...] = (
+# Columns that every row has, for tables without rows: first which run it is and its scores, which a notebook shows of
+# a wide frame.
+_NAMES, _COSTS = ("cell", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
+_SCORED = (
     *_NAMES,
-    "is_bound",
     "fold",
-    "rotation",
     "seed",
-    "replicate",
-    "rounds",
     "f1_percent",
     "f1_rare_percent",
     "f1_own_sensors_percent",
     "f1_own_subjects_percent",
+)
+_REST = (
     "speedup",
     "link_percent",
     *_COSTS,
+    "rounds",
+    "setting",
+    "is_bound",
+    "rotation",
+    "replicate",
     "data_origin",
     "clock",
     "program",
 )
-_ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
+_CELL_COLUMNS: tuple[str, ...] = (*_SCORED, *_REST)
+_ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s", "setting")
 _GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
 GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit", "more_aggregations")
 
@@ -62,23 +67,37 @@ class Cells:
     rounds: DataFrame
     columns: tuple[str, ...] = _CELL_COLUMNS
     """Of ``frame``: with the sensors that a model was tested with alone, and registered metrics."""
+    metrics: tuple[str, ...] = ()
+    """Names of users' metrics that a cell has."""
 
     @property
     def frame(self) -> DataFrame:
-        """A row per cell; costs are the whole fleet's sums."""
+        """A row per cell; costs are the whole fleet's sums, ``setting`` says what sets it apart from the others."""
         last = self.rounds.groupby("run")[["time_s", "energy_j", "bytes_up", "bytes_down"]].last()
         known = self.runs.drop(columns="energy_j", errors="ignore")
-        return _with_mib(known.join(last, on="run")).reindex(columns=list(self.columns))
+        return _briefly(_with_mib(known.join(last, on="run")).reindex(columns=list(self.columns)))
 
     @property
     def round_frame(self) -> DataFrame:
         """``round_frame`` of all cells."""
-        return round_frame(self.rounds)
+        return _briefly(round_frame(self.rounds))
+
+
+def _briefly(table: DataFrame) -> DataFrame:
+    return table.assign(setting=table["setting"].map(brief_settings(table["setting"].unique())))
+
+
+def brief_settings(titles: Iterable[str]) -> dict[str, str]:
+    """By title of a setting what sets it apart from the others, of nothing the data: ``gap 2``, ``DSA excerpt``."""
+    parts = {title: title.split(", ") for title in titles}
+    shared = frozenset[str]().union(*parts.values()).intersection(*parts.values())
+    return {title: ", ".join(p for p in each if p not in shared) or each[0] for title, each in parts.items()}
 
 
 def round_frame(rounds: DataFrame) -> DataFrame:
-    """A row per cell and round; a method's diagnostics have a column each."""
-    return _with_mib(rounds).reindex(columns=[*_ROUND_COLUMNS, *(name for name in rounds.columns if "." in name)])
+    """A row per cell and round; metrics of one's own and a method's diagnostics have a column each."""
+    more = (name for name in rounds.columns if name not in _ROUND_COLUMNS and ("." in name or "_percent" in name))
+    return _with_mib(rounds).reindex(columns=[*_ROUND_COLUMNS, *more])
 
 
 def _with_mib(table: DataFrame) -> DataFrame:
@@ -101,7 +120,8 @@ def cells_of(inventory: Inventory) -> Cells:
     import pandas as pd
 
     done = {s.name: s for s in inventory.items if s.loaded is not None and (s.loaded.committed or s.status == "done")}
-    parts, titles, sensors = [], list[str](), dict[str, None]()
+    parts, titles = [], list[str]()
+    sensors, extra, own = dict[str, None](), dict[str, None](), dict[str, None]()
     for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
         runs = [renamed(s.loaded, s.label) for s in comparison.items if s.loaded is not None]
         names = {number: s.name for number, s in enumerate(comparison.items)}
@@ -115,7 +135,10 @@ def cells_of(inventory: Inventory) -> Cells:
             "program": [r.run.source_digest[:8] for r in runs],
             "strategy": [r.value("strategy.name") for r in runs],
         }
-        sensors |= {f"f1_{m}_percent": None for run in runs for m in (run.last_metrics or _UNTESTED).f1_by_modality}
+        last = [run.last_metrics or _UNTESTED for run in runs]
+        sensors |= {f"f1_{m}_percent": None for one in last for m in one.f1_by_modality}
+        extra |= dict.fromkeys(name for one in last for name in extra_columns(one))
+        own |= dict.fromkeys(name for one in last for name in own_scores(one))
         tables = (run_table(runs, rounds).assign(**facts), rounds)
         parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:
@@ -126,8 +149,8 @@ def cells_of(inventory: Inventory) -> Cells:
         table.assign(run=table["cell"].map(places)).sort_values("run", kind="stable", ignore_index=True)
         for table in map(pd.concat, zip(*parts, strict=True))
     )
-    columns = (*_CELL_COLUMNS[:-7], *sensors, *extra_columns(None), *_CELL_COLUMNS[-7:])
-    return Cells(runs=runs_of, rounds=rounds_of, columns=columns)
+    columns = (*_SCORED, *extra, *sensors, *_REST)
+    return Cells(runs=runs_of, rounds=rounds_of, columns=columns, metrics=tuple(own))
 
 
 def pairs_of(cells: Cells, label: str, other: str, figure: str) -> DataFrame:
@@ -136,7 +159,7 @@ def pairs_of(cells: Cells, label: str, other: str, figure: str) -> DataFrame:
     Raises:
         UserError: several settings hold them, no cell is of one of the methods, or the figure is unknown.
     """
-    runs, chosen = cells.runs, figure_named(figure, "figure")
+    runs, chosen = cells.runs, figure_named(figure, "figure", cells.metrics)
     used, known = runs[runs["method"].isin([label, other])], list(runs["method"].unique())
     settings = used["setting"].unique()
     if len(settings) > 1:

@@ -8,7 +8,7 @@ from math import ceil
 from statistics import mean, stdev
 
 from relief_ray.plugins.load import import_path, is_path
-from relief_ray.records.cells import Claim, Claims, Figure, PlannedCell
+from relief_ray.records.cells import Claim, Claims, PlannedCell
 from relief_ray.report.claims import planned_replicates
 from relief_ray.report.frames import Cells, pairs_of
 from relief_ray.report.statistics import (
@@ -60,7 +60,7 @@ class Scatter:
         return not self.on_means and self.shares is not None and self.shares.pairs_depend
 
 
-def scatter_of(cells: Cells, first: str, second: str, figure: Figure) -> Scatter:
+def scatter_of(cells: Cells, first: str, second: str, figure: str) -> Scatter:
     """Scatter of ``first`` minus ``second`` over paired cells of one setting.
 
     The unit is a replicate's mean where pairs depend on each other; below six replicates only if it promises less.

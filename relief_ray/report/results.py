@@ -267,7 +267,8 @@ def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
     """A row per run and round; costs are the fleet's sums so far, F1 is empty untested.
 
     ``loss`` and ``wall_s``, real seconds, are empty in committed results, which do not keep them. A method's
-    diagnostics have a column each, ``warmth.head.1`` for row ``head.1`` of table ``warmth``.
+    diagnostics have a column each, ``warmth.head.1`` for row ``head.1`` of table ``warmth``, and so have metrics that
+    were computed beside F1, which committed results keep of the last round alone.
     """
     import pandas as pd
 
@@ -295,6 +296,7 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
             "bytes_up": total.bytes_up,
             "bytes_down": total.bytes_down,
             "wall_s": r.wall_s if is_full else None,
+            **({} if metrics is None else extra_columns(metrics)),
             **{f"{name}.{key}": value for name, values in r.diagnostics.items() for key, value in values.items()},
         }
 

@@ -176,13 +176,18 @@ class Loaded:
         """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
         return self.run.method.pooled
 
+    @property
+    def known_fleet(self) -> Fleet:
+        """Fleet of the run as recorded: of pooled data one client with all sensors."""
+        return _FLEET.validate_python(self.run.fleet)
+
     @cached_property
     def fleet(self) -> Fleet | None:
         """Fleet of the run, as recorded or built again; None for pooled data and where it is not known."""
         if self.pooled:
             return None
         if self.run.fleet:
-            return _FLEET.validate_python(self.run.fleet)
+            return self.known_fleet
         number = self.covered("clients") or max((len(c.clients) for c in self.rounds[-1].costs.values()), default=0)
         if self.committed is not None and self.committed.means is not None:
             number = self.committed.means.num_clients

@@ -151,7 +151,7 @@ def describe(
     """
     with in_python(settings):
         check_words({}, set or {})
-        refuse_unknown_keywords(settings, "here")
+        refuse_unknown_keywords(settings)
         name = str(experiment) if isinstance(experiment, str | Path) else "a configuration"
         return description(config_of(experiment, set or {}, settings), name)
 

@@ -25,6 +25,7 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
+from relief_ray.experiment.lifecycle import naming_data
 from relief_ray.experiment.setup import Setup
 from relief_ray.experiment.verify import verified
 from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         runtime: RuntimeConfig | Mapping[str, object]
         tracking: TrackingConfig | Mapping[str, object]
         participation: float
+        metrics: str | Callable[..., float] | Sequence[str | Callable[..., float]]
 
 
 _LOG = logging.getLogger(__name__)
@@ -111,6 +113,10 @@ class Computer:
         with threads(setup.job.num_threads):
             make = partial(SerialExecutor, inputs=self.inputs)
             return run_opened(setup, path, make, stop, on_note=on_note)
+
+    def how(self, jobs: int, *, other_code: bool) -> How:
+        """How a study's cells are computed, ``jobs`` at a time."""
+        return one_after_another(self, other_code=other_code)
 
     def unopened(self) -> Computer:
         """The same for another process, without what is open in this one."""
@@ -517,7 +523,8 @@ def check_reusable(state: State) -> str:
     """
     assert state.run is not None
     config, recorded = state.cell.config.data, state.run.data_digest
-    dataset = open_dataset(config)
+    with naming_data(state.run, state.folder):
+        dataset = open_dataset(config)
     number = num_clients(dataset, config)
     digest = federate(dataset, config, available(config, number)).digest
     if digest != recorded:
@@ -548,9 +555,10 @@ def run(
     other_code: bool = False,
     rerun_stale: bool = False,
     on: Place = "here",
+    jobs: int = 1,
     **settings: Unpack[Settings],
 ) -> Study:
-    """Compute a study and return it: one run per method, seed and fold, one after the other.
+    """Compute a study and return it: one run per method, seed and fold.
 
     Args:
         experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
@@ -569,6 +577,8 @@ def run(
         on: ``here``: in this process; ``ray``: on Ray, with the same bits. A local cluster is started with the first
             run and stopped with the last, unless ``runtime`` names the ``address`` of one to join; clients are packed
             on a worker per core unless ``runtime`` has another ``mode``.
+        jobs: how many runs are computed at a time, each in a process of its own on Ray, as `--jobs` does it; 1: one
+            after the other.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
 
     Raises:
@@ -589,18 +599,22 @@ def run(
         other_code=other_code,
         rerun_stale=rerun_stale,
         on=on,
+        jobs=jobs,
         settings=settings,
     )
-    with _computing(request.on) as computer:
+    with _computing(request) as computer:
         return _compute_study(request, computer)
 
 
-def _computing(place: Place) -> AbstractContextManager[Computer]:
+def _computing(request: Request) -> AbstractContextManager[Computer]:
     """What computes the runs of a study: this process, or an installed runtime, which this library never imports.
 
     Raises:
         UserError: there is no such runtime here.
     """
+    place, asked = request.on, f"on={request.on!r}"
+    if request.jobs > 1:
+        place, asked = "ray", f"jobs={request.jobs}: several runs at a time are processes of Ray"
     if place == "here":
         return nullcontext(Computer())
     try:
@@ -609,7 +623,8 @@ def _computing(place: Place) -> AbstractContextManager[Computer]:
     except ImportError:
         made = None
     if made is None:
-        raise UserError(f"on={place!r}: this runtime is not installed; {install('server')}")
+        leave = ", or leave jobs out" if request.jobs > 1 else ""
+        raise UserError(f"{asked}: this runtime is not installed; {install('server')}{leave}")
     return made
 
 
@@ -644,9 +659,15 @@ def _compute_study(request: Request, computer: Computer) -> Study:
 def _computed(plan: Plan, computer: Computer, request: Request) -> None:
     shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=request.quiet)
     with closing(shown):
-        loop = compute(plan, one_after_another(computer, other_code=request.other_code), shown)
+        loop = compute(plan, computer.how(request.jobs, other_code=request.other_code), shown)
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
+    if failed := [state for state in plan.look() if not state.is_finished]:  # of several at a time
+        lines = [f"{state.cell.name}: {state.why or state.status}" for state in failed]
+        raise UserError(
+            "\n".join(lines) + f"\n{len(failed)} of {len(plan.cells)} runs failed; call run() again with the same out= "
+            "to go on with them"
+        )
 
 
 @contextmanager

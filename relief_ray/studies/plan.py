@@ -10,19 +10,18 @@ import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
-from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
-from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
+from relief_ray.plugins.notebook import cells_of
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     PLAN_FILE,
@@ -34,6 +33,7 @@ from relief_ray.records.cells import (
     PlannedClaims,
     SuggestedSearch,
     count_begun,
+    figure_named,
     look,
     read_claims,
     read_plan_file,
@@ -140,6 +140,7 @@ class Plan:
         claims: those that the plan on disk has.
         search: how tries that a sampler suggests go on; None: all are listed.
         stopping: rule that stops weak tries early; None: all run to their end.
+        own_cells: sources out of a notebook that the plan on disk has, by file.
     """
 
     kind: KindName
@@ -151,6 +152,7 @@ class Plan:
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
+    own_cells: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def how(self) -> Kind:
@@ -185,6 +187,7 @@ class Plan:
         """
         claims = Path(spec.claims) if spec.claims else None
         plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
+        plan.check_claims()
         plan.check_folders()
         return plan
 
@@ -223,6 +226,16 @@ class Plan:
         if not plan.how.goes_on:
             plan.check_folders()
         return plan
+
+    def check_claims(self) -> None:
+        """Check that the claims which the command names are about figures that these cells have.
+
+        Raises:
+            UserError: one is not, or the file cannot be read.
+        """
+        own = [metric for cell in self.cells for metric in cell.config.metrics]
+        for claim in () if self.claims_file is None else read_claims(self.claims_file)[0].claims:
+            figure_named(claim.figure, f"{self.claims_file}: figure", own)
 
     def check_folders(self) -> None:
         """Check that every folder is free, or holds the cell's very own run and can be read.
@@ -278,10 +291,10 @@ class Plan:
             note_begun(self.search.model_dump(mode="json"), self.search.sources)
         claims = None if earlier is None else earlier.claims
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
-        write_plan_file(
-            path,
-            PlanFile(**{k: getattr(self, k) for k in PlanFile.model_fields} | {"cells": rows, "claims": claims}),
-        )
+        own = cells_of(module for cell in self.cells for module in cell.config.modules())
+        own = {**({} if earlier is None else earlier.own_cells), **own}
+        facts = {k: getattr(self, k) for k in PlanFile.model_fields}
+        write_plan_file(path, PlanFile(**facts | {"cells": rows, "claims": claims, "own_cells": own}))
         if self.how.replaces:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)
@@ -589,14 +602,3 @@ def target_config(target: str, settings: Sequence[Setting], reads: Sequence[str]
         why = why_closed(run.config, run.own_sources)
         return parse(assign(Recorded(config), settings), str(folder / RUN_FILE), why)
     return next(each_cell(load_spec(target), settings)).config
-
-
-def open_run(folder: Path) -> Setup:
-    """Setup of a run as it was started; only reads, so the run may be under way.
-
-    Raises:
-        UserError: no run is there, or its data are gone.
-    """
-    run = read_run(folder)
-    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
-    return prepare(config, engine=stored_engine(run))

@@ -93,6 +93,10 @@ class End:
     reused: bool = False
 
 
+# Characters of a notebook's bar.
+_BAR = 20
+
+
 class Callback:
     """Listener to the computation of a study, in the process that asked for it; this one tells nothing."""
 
@@ -172,6 +176,10 @@ class Bar(Lines):
         """Move the bar on by a round."""
         self._shown.advance(self._task)
 
+    def refresh(self, view: View) -> None:
+        """Name the runs of this moment beside the bar."""
+        self._shown.update(self._task, description=_names_of(view))
+
     def note(self, text: str) -> None:
         """Print the note above the bar."""
         self._shown.console.print(text, markup=False)
@@ -179,6 +187,12 @@ class Bar(Lines):
     def close(self) -> None:
         """Remove the bar."""
         self._shown.stop()
+
+
+def _names_of(view: View) -> str:
+    """The run that is being computed, or how many are."""
+    titles = [running.title for running in view.running]
+    return titles[0] if len(titles) == 1 else f"{counted(len(titles), 'run')} at a time" if titles else ""
 
 
 class NotebookDisplay(Callback):
@@ -207,6 +221,11 @@ class NotebookDisplay(Callback):
         self._running = ""
         self.note(_line(cell, end))
 
+    def refresh(self, view: View) -> None:
+        """Name the runs of this moment in the last line."""
+        self._running = _names_of(view)
+        self._show()
+
     def note(self, text: str) -> None:
         """Keep the note."""
         self._lines.append(text)
@@ -218,7 +237,9 @@ class NotebookDisplay(Callback):
         self._show()
 
     def _show(self) -> None:
-        last = [f"{self._running}, {self._done} of {counted(self._num_rounds, 'round')}"] if self._running else []
+        full = _BAR * self._done // max(1, self._num_rounds)
+        bar = f"{'█' * full}{'░' * (_BAR - full)} {self._done} of {counted(self._num_rounds, 'round')}"
+        last = [f"{bar}, {self._running}"] if self._running else []
         self._output.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
 
 

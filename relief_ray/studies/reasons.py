@@ -13,12 +13,13 @@ from pathlib import Path
 from relief_ray.core.federated import ExplainRequest
 from relief_ray.core.groups import GroupId
 from relief_ray.core.protocols import Explanation, ExplanationSection
-from relief_ray.experiment.setup import Setup, context_of
+from relief_ray.experiment.setup import Planned
 from relief_ray.plugins.load import is_own
+from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.strategies import PRESETS, method_name
-from relief_ray.studies.plan import open_run
+from relief_ray.studies.what_if import recorded_model
 from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.text import Printed, table
 
@@ -56,9 +57,10 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
         shown: what the answer calls the run; empty: its folder.
 
     Raises:
-        UserError: no such round or client, or the run's data or the user's own modules are not there.
+        UserError: no such round or client, or the user's own modules are not there.
     """
-    setup, ledger = open_run(folder), read_rounds(folder)
+    run, setup = recorded_model(folder)
+    ledger = read_rounds(folder, run)
     _check(setup, ledger.numbers, folder, round_, client)
     rounds = {record.round: record for record in ledger.where(lambda number: number in (round_ - 1, round_))}
     reasons = _explain(setup, rounds, round_, client)
@@ -72,7 +74,7 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
         "strategy": setup.config.label(),
         "clock": setup.config.costs.planning_time,
         "client": client,
-        "subject": _subject(setup, client),
+        "subject": _subject(run, client),
         "device": info.device,
         "modalities": list(info.modalities),
         **reasons.facts,
@@ -81,14 +83,14 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
         "recorded": None if recorded is None else list(recorded),
     }
     parts = [
-        _intro(setup, shown or str(folder), round_, client),
+        _intro(run, setup, shown or str(folder), round_, client),
         *(_section(section, width) for section in reasons.sections),
     ]
     text = "\n\n".join(parts) + "\n" + _comparison(reasons.groups, recorded, round_, width)
     return Reasons(text=text, facts=facts, groups=reasons.groups)
 
 
-def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: int) -> Explanation:
+def _explain(setup: Planned, rounds: dict[int, RoundRecord], round_: int, client: int) -> Explanation:
     """The method's reasons; of a method that gives none, a sentence that says so.
 
     Raises:
@@ -103,7 +105,7 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
         raise UserError(f"round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
     participants = tuple(setup.fleet[n] for n in record.participants) if record else None
     request = ExplainRequest(
-        context=context_of(setup, round_, participants),
+        context=setup.context(round_, participants),
         client=setup.fleet[client],
         before=None if before is None else before.diagnosed,
         fedavg_s=_fedavg_s(setup, client),
@@ -111,7 +113,7 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
     return setup.strategy.insight.explain(request)
 
 
-def _without_reasons(setup: Setup) -> str:
+def _without_reasons(setup: Planned) -> str:
     """Sentence on a method without ``explain``."""
     name, number = method_name(setup.config.strategy, setup.config.label()), len(setup.layout)
     others = [preset for preset, config in PRESETS.items() if config.explains]
@@ -123,7 +125,7 @@ def _without_reasons(setup: Setup) -> str:
     return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
 
 
-def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: int) -> str:
+def _by_record(setup: Planned, record: RoundRecord | None, round_: int, client: int) -> str:
     """Sentences on a user's own method without ``explain``: what the record says that the client did."""
     name, info = method_name(setup.config.strategy, setup.config.label()), setup.fleet[client]
     trained, number = _trained_by_ledger(record, client), len(setup.layout)
@@ -139,7 +141,7 @@ def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: in
     )
 
 
-def _check(setup: Setup, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:
+def _check(setup: Planned, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:
     """Check that the run has this round and this client.
 
     Raises:
@@ -157,14 +159,14 @@ def _trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ..
     return next((c.trained for c in record.clients if c.client == client), None) if record is not None else None
 
 
-def _fedavg_s(setup: Setup, client: int) -> float:
+def _fedavg_s(setup: Planned, client: int) -> float:
     """Seconds of the client's round under FedAvg, by the planning clock."""
-    return setup.reference[setup.config.costs.planning_time].clients[client].times.busy_s
+    return setup.fedavg_reference()[setup.config.costs.planning_time].clients[client].times.busy_s
 
 
-def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
+def _intro(run: RunRecord, setup: Planned, shown: str, round_: int, client: int) -> str:
     """Heading: client, round, run, device and data."""
-    info, config, subject = setup.fleet[client], setup.config, _subject(setup, client)
+    info, config, subject = setup.fleet[client], setup.config, _subject(run, client)
     kind = setup.types[info.device]
     lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
     lines = [
@@ -182,9 +184,10 @@ def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
     return "\n".join(lines)
 
 
-def _subject(setup: Setup, client: int) -> str:
+def _subject(run: RunRecord, client: int) -> str:
     """Name of the subject whose windows the client has; ``mixed`` where they are of several."""
-    return next(str(row["subject"]) for row in setup.data.coverage["clients"] if row["client"] == client)
+    facts = data_facts(run)
+    return next((row.subject for row in facts.clients if row.client == client), "?") if facts else "?"
 
 
 def _section(section: ExplanationSection, width: int) -> str:

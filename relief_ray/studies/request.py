@@ -1,21 +1,22 @@
 """A study as a program asks for it: preset, file, configuration or keywords, turned into a checked plan.
 
 Methods, data sets and backbones may be Python objects: each gets the import path that records know it by, since a run's
-configuration is text, so that it can be read, resumed and reproduced by another process. What a notebook's cells define
-has no file; it is refused with the fix. An unknown keyword is answered with what to write, and messages speak of
+configuration is text, so that it can be read, resumed and reproduced by another process; what a notebook's cell defines
+gets a module of its source. An unknown keyword is answered with what to write, and messages speak of
 keywords, not of the command line's options.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import index
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Final, Literal, SupportsIndex, cast, get_args
 
 from pydantic import BaseModel
@@ -26,6 +27,7 @@ from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import import_path, importable_name, is_own, is_stored, path_of
+from relief_ray.plugins.notebook import cell_module
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
@@ -179,8 +181,26 @@ def _refuse_import_of_script() -> None:
         )
 
 
-def _class_path(kind: type, key: str) -> str:
-    """Import path of a class, checked to lead to it.
+def _metric_paths(given: object) -> list[str]:
+    """Import paths of metrics, which are named or given as functions, one or several.
+
+    Raises:
+        UserError: one is neither, or a function that no import path leads to.
+    """
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    paths = []
+    for one in several:
+        if not isinstance(one, str | FunctionType):
+            raise UserError(
+                f"metrics: found {_described(one)}; expected a function of a confusion matrix (K, K), or its import "
+                "path ('my_metrics:kappa')"
+            )
+        paths += one.split(",") if isinstance(one, str) else [_class_path(one, "metrics")]
+    return paths
+
+
+def _class_path(kind: type | FunctionType, key: str) -> str:
+    """Import path of a class or a function, checked to lead to it.
 
     Raises:
         UserError: it is defined where no import finds it.
@@ -188,32 +208,33 @@ def _class_path(kind: type, key: str) -> str:
     module = sys.modules.get(kind.__module__)
     if module is None or getattr(module, kind.__qualname__, None) is not kind:
         raise UserError(
-            f"{key}: class {kind.__qualname__} is not at the top level of its module ({kind.__module__}), so no import "
-            "path leads to it; define it there"
+            f"{key}: {_described(kind)} is not at the top level of its module ({kind.__module__}), so no import path "
+            "leads to it; define it there"
         )
-    if is_own(kind):
-        _module_path(module, kind.__qualname__, key)
-    return path_of(kind)
+    return f"{_module_path(module, kind.__qualname__, key)}:{kind.__qualname__}" if is_own(kind) else path_of(kind)
 
 
 def _module_path(module: ModuleType, name: str, key: str) -> str:
-    """Name by which the module is imported again; of the script that runs, that of its file.
+    """Name by which the module is imported again: of the script that runs, that of its file; of a notebook, its cell's.
 
     Raises:
-        UserError: it has no file, e.g. in a notebook.
+        UserError: it has no file, and no cell of a notebook defines it.
     """
     path = importable_name(module.__name__)
-    if path == "__main__":
-        raise UserError(
-            f"{key}: {name} is defined in a notebook or at a prompt, so its records could not be resumed or "
-            f"reproduced; put the cell into a file, with `%%writefile my_{key}.py` as its first line, and import it: "
-            f"`from my_{key} import {name}`"
-        )
-    return path
+    if path != "__main__":
+        return path
+    if cell := cell_module(name, key):
+        return cell
+    raise UserError(
+        f"{key}: {name} is defined at a prompt, so its records could not be resumed or reproduced; put it into a file, "
+        f"my_{key}.py, and import it: `from my_{key} import {name}`"
+    )
 
 
 def _described(value: object) -> str:
-    return f"class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
+    if isinstance(value, type | FunctionType):
+        return f"{'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
+    return f"{type(value).__name__} {value!r}"[:80]
 
 
 Place = Literal["here", "ray"]
@@ -241,6 +262,7 @@ class Request:
         other_code: take runs that other code computed, and go on with those that it began.
         rerun_stale: compute such runs again.
         on: what computes: this process, or Ray.
+        jobs: runs at a time.
         settings: sections of the configuration by name.
     """
 
@@ -257,6 +279,7 @@ class Request:
     other_code: bool = False
     rerun_stale: bool = False
     on: Place = "here"
+    jobs: int = 1
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -268,6 +291,9 @@ class Request:
         check_words({"name": self.name, "claims": self.claims, "out": self.out}, self.set)
         if self.on not in get_args(Place):
             raise UserError(f"on: found {shown(self.on)}, expected one of {', '.join(map(repr, get_args(Place)))}")
+        jobs = _whole(self.jobs)
+        if type(jobs) is not int or jobs < 1:
+            raise UserError(f"jobs: found {shown(self.jobs)}, expected a number of runs at a time, e.g. jobs=2")
 
     @property
     def keywords(self) -> Collection[str]:
@@ -282,12 +308,12 @@ KEYWORDS: Final = tuple(each.name for each in fields(Request) if each.name not i
 # Keys of an experiment that stand beside the configuration's.
 _FURTHER: Final = ("replicates",)
 _SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
-_JOBS: Final = frozenset({"jobs", "num_jobs", "n_jobs", "workers", "num_workers", "processes"})
+_JOBS: Final = frozenset({"num_jobs", "n_jobs", "workers", "num_workers", "processes"})
 # How alike a keyword must be to be named before a key of the configuration, and at all.
 _SURE, _ALIKE = 0.8, 0.6
 
 
-def refuse_unknown_keywords(settings: Mapping[str, object], place: Place) -> None:
+def refuse_unknown_keywords(settings: Mapping[str, object]) -> None:
     """Check the further keywords of a call: each is a section or a key of the configuration.
 
     Raises:
@@ -298,7 +324,11 @@ def refuse_unknown_keywords(settings: Mapping[str, object], place: Place) -> Non
         if name in known:
             _check_section(name, value)
         elif name in _JOBS:
-            raise UserError(f"{name}={shown(value)}: {_instead_of_jobs(value, place)}")
+            number = shown(value)
+            raise UserError(
+                f"{name}={number}: unknown keyword; expected jobs={number}, which computes so many runs at a time, or "
+                f"on='ray', runtime={{'num_hosts': {number}}}, which trains the clients of a run in so many processes"
+            )
         else:
             raise UserError(f"run({name}={shown(value)}): unknown keyword; {_instead(name, value, known)}")
 
@@ -315,15 +345,6 @@ def _check_section(name: str, value: object) -> None:
             f"{name}: found a {type(value).__name__}, expected a {kind.__name__}, or a mapping of the keys to change: "
             f"{name}={{'..': ..}}"
         )
-
-
-def _instead_of_jobs(number: object, place: Place) -> str:
-    how = "in this process" if place == "here" else "each on all cores"
-    ray = "on='ray', " if place == "here" else ""
-    return (
-        f"run computes one run after the other, {how}; expected {ray}runtime={{'num_hosts': {shown(number)}}}, which "
-        f"trains the clients of a run on so many cores, or `relief-ray run EXPERIMENT --jobs {number}`"
-    )
 
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
@@ -371,13 +392,13 @@ def plan_of(request: Request, out: Path) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     _refuse_import_of_script()
-    refuse_unknown_keywords(request.settings, request.on)
+    refuse_unknown_keywords(request.settings)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
     given = [*_sections(request.settings), *settings_of(request.set)]
     chosen = joined(tuple(_chosen(request)), given)
     spec = _with_methods(spec, request.strategies, given)
-    return Plan.of(spec, out, (*_usual(spec, given, request.on), *chosen))
+    return Plan.of(spec, out, (*_usual(spec, given, request), *chosen))
 
 
 def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
@@ -443,6 +464,8 @@ def _sections(settings: Mapping[str, object]) -> Iterator[Setting]:
             yield Setting("data.name", data_name(value))
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
+        elif key == "metrics":
+            yield Setting(key, _metric_paths(value))
         elif key == "strategy" and not isinstance(value, str | Mapping):
             yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):
@@ -475,7 +498,7 @@ def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | Non
     return replace(spec, methods=tuple(own), own=levels, settings=kept)
 
 
-def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Setting]:
+def _usual(spec: Spec, settings: Sequence[Setting], request: Request) -> Iterator[Setting]:
     """Settings that a program's study has unless it says otherwise: where it runs, and no copy in MLflow.
 
     Raises:
@@ -484,7 +507,11 @@ def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Se
     runtime = assign(spec.settings, settings).get("runtime")
     mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
     is_chosen = any(s.path == "runtime.mode" or (s.path == "runtime" and bool(s.value)) for s in settings)
-    if place == "here":
+    if request.jobs > 1:
+        if not is_chosen:  # a process for each run, unless its clients have places on a cluster's nodes
+            is_placed = isinstance(runtime, Mapping) and (runtime.get("address") or runtime.get("placement"))
+            yield Setting("runtime.mode", "auto" if is_placed or "RAY_ADDRESS" in os.environ else "inline")
+    elif request.on == "here":
         if is_chosen and mode != "inline":
             raise UserError(
                 f"runtime.mode = {mode!r}: run computes in this process, expected on='ray' with it, or no such setting"

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from relief_ray.config.experiment import ExperimentConfig, as_read, parse
+from relief_ray.experiment.setup import configured_fleet
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.identity import why_closed
@@ -26,13 +27,12 @@ from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text
-from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
+from relief_ray.report.frames import Cells, brief_settings, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.results import round_table
 from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import lead_table
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.plan import open_run
 from relief_ray.studies.reasons import Reasons, reasons_for
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
@@ -312,10 +312,11 @@ class Run:
         ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
 
         Raises:
-            UserError: the run's data are not there.
+            UserError: a module of the user's is not there, or a committed result has no clients.
         """
-        setup = open_run(self.folder)
-        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
+        clients = self._loaded.known_fleet.clients if self.folder else ()
+        types = configured_fleet(self.config, self._loaded.covered("clients"))[1]
+        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in types.items()}
         return as_frame(
             [
                 {
@@ -326,7 +327,7 @@ class Run:
                     "peak_tops": kinds[c.device][0],
                     "power_w": kinds[c.device][1],
                 }
-                for c in setup.fleet.clients
+                for c in clients
             ]
         )
 
@@ -338,7 +339,7 @@ class Run:
             client: number of the client, from 0.
 
         Raises:
-            UserError: no such round or client, or the run's data are not there.
+            UserError: no such round or client.
         """
         return reasons_for(self.folder, round, client, shown=self.folder.name)
 
@@ -467,7 +468,8 @@ class Study:
         Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
         (one sensor alone), ``time_s``, ``fleet_up_mib``, ..; seconds and joules are simulated by the clock in
         ``clock``.
-        ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
+        ``speedup`` and ``link_percent`` are those of ``table()``; ``setting`` says of each of ``settings`` what sets it
+        apart. ``print(study.frame.to_string())`` prints all
         columns, however narrow the terminal is.
         """
         return self._cells.frame
@@ -658,8 +660,9 @@ class Study:
     def _chosen(self, setting: str | None) -> Sequence[Comparison]:
         if not self._comparisons:
             raise UserError(f"{self._place}: no finished run ({self._counts()}); call run() again with the same out=")
-        fits = [e for e in self._comparisons if setting is None or setting in e.title]
-        exact = [e for e in fits if e.title == setting]
+        fits = [e for e in self._comparisons if setting is None or all(part in e.title for part in setting.split(", "))]
+        brief = brief_settings(self.settings)
+        exact = [e for e in fits if setting in (e.title, brief[e.title])]
         if not fits:
             known = "; ".join(self.settings)
             raise UserError(f"setting {setting!r}: unknown{nearest(str(setting), self.settings)}; there are {known}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -23,7 +24,8 @@ from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records,
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
 from relief_ray.records.facts import data_facts
 from relief_ray.records.identity import why_closed
-from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
+from relief_ray.records.run_folder import RUN_FILE, read_run
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, RunRecord, Totals, selection
 from relief_ray.report.runs import Loaded
 from relief_ray.support.errors import Setting, UserError
 
@@ -85,6 +87,22 @@ def what_if(
     for record in loaded.rounds[:2]:
         _refuse_unexplained(loaded, record, before)
     return _recomputed(loaded, before, after)
+
+
+def recorded_model(folder: Path) -> tuple[RunRecord, Model]:
+    """Return the record of a run, and its method, model, fleet and costs as it was started; needs none of its data.
+
+    It only reads, so the run may be under way.
+
+    Raises:
+        UserError: no run is there, or its record lacks something.
+    """
+    run = read_run(folder)
+    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
+    loaded = Loaded(where=str(folder), run=run, rounds=())
+    model = _hardware(loaded, config, {})
+    # Pooled data are those of one client with all sensors.
+    return run, replace(model, fleet=loaded.known_fleet) if config.strategy.pooled else model
 
 
 def _hardware(

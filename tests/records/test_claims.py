@@ -46,7 +46,7 @@ def test_a_file_in_words(tmp_path):
         (HEAD + "  - {first: v1, second: v2, margin: -1}\n", "claims.0.margin"),
         (HEAD + "  - {first: v1, second: v2, margin: true}\n", "claims.0.margin"),
         (HEAD + "  - {first: v1, second: v2, margin: '3'}\n", "claims.0.margin"),
-        (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
+        (HEAD + "  - {first: v1, second: v2, figure: f-2}\n", "claims.0.figure = 'f-2': expected the name of a figure"),
         (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
         (HEAD + "  - {first: v1, seconds: v2}\n", "unknown key 'claims.0.seconds' (did you mean 'second'?)"),

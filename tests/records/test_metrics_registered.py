@@ -63,10 +63,13 @@ def test_a_registered_metric_is_everywhere(folder):
     assert "balanced_accuracy_percent" in head
 
 
-def test_without_it_the_same_records_are_read_and_nothing_is_shown(folder):
+def test_without_its_entry_the_same_records_are_read_as_with_a_metric_of_the_users_own(folder):
     path, run, rounds = folder
-    assert "balanced_accuracy" not in round_scalars(rounds[-1], run.planning_model)
-    assert "balanced_accuracy" not in as_csv(compare([path]))
+    score = rounds[-1].metrics.scores["balanced_accuracy"]
+    assert round_scalars(rounds[-1], run.planning_model)["balanced_accuracy"] == score
+    assert "balanced_accuracy_percent" in as_csv(compare([path])) and "balanced" not in round_line(
+        rounds[-1], 3, run.planning_model
+    )
 
 
 def test_a_metric_that_a_committed_cell_does_not_have_is_no_difference(folder):

@@ -7,7 +7,7 @@ import pytest
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report import frames
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.frames import gain, gain_frame, pairs_of, read_cells
+from relief_ray.report.frames import brief_settings, gain, gain_frame, pairs_of, read_cells
 from relief_ray.report.runs import expanded
 from relief_ray.report.statistics import paired
 from relief_ray.support.errors import UserError
@@ -173,3 +173,21 @@ def test_a_gain_of_another_figure(make, cells_of):
     assert row["more_aggregations"] == 1
     with pytest.raises(UserError, match=r"figure 'f1_rar': unknown \(did you mean 'f1_rare'\?\); expected one of f1, "):
         gain(cells, "v1", figure="f1_rar")
+
+
+def test_a_frame_begins_with_its_scores_and_says_settings_briefly(make, cells_of):
+    runs = [make("fedavg"), make("v1", extra={"rounds": 7}), make("relief")]
+    frame, rounds = cells_of(runs).frame, cells_of(runs).round_frame
+    assert list(frame.columns[:6]) == ["cell", "method", "fold", "seed", "f1_percent", "f1_rare_percent"]
+    assert frame.setting.tolist() == ["rounds = 2", "rounds = 7", "rounds = 2"]
+    assert set(rounds.setting) == set(frame.setting) and list(rounds.columns[:4]) == [
+        "cell", "method", "round", "f1_percent",
+    ]  # fmt: skip
+    assert cells_of(runs[:1]).frame.setting.item() == "DSA", "of one setting there is nothing to tell apart"
+    assert cells_of([]).frame.setting.tolist() == []
+
+
+def test_brief_settings_are_different_and_name_what_differs():
+    both = ["DSA, A, gap 2, x = 1", "DSA, B, gap 2, x = 3"]
+    assert list(brief_settings(both).values()) == ["A, x = 1", "B, x = 3"]
+    assert list(brief_settings(["DSA, A", "DSA, A, setting 2"]).values()) == ["DSA", "setting 2"]

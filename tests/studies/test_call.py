@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,18 @@ from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
 from relief_ray.studies import spec
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.progress import Bar, End, Lines, NotebookDisplay, View
+from relief_ray.studies.progress import Bar, End, Lines, NotebookDisplay, Running, View
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import in_python
 from tests.loaders import write_lab
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
+
+HITS = """
+def hits(confusion):
+    return confusion.trace() / confusion.sum()
+"""
 
 
 def cells(tmp_path, target=None, **words):
@@ -246,8 +252,25 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
         callback.note("a note")
         callback.end(cell, End(status="done", view=view))
         callback.close()
-    assert shown[1] == {"text/plain": "relief, 1 of 2 rounds"} and shown[-1] == {"text/plain": "a note\nrelief: done"}
+    half = {"text/plain": f"{'█' * 10}{'░' * 10} 1 of 2 rounds, relief"}
+    assert shown[1] == half and shown[-1] == {"text/plain": "a note\nrelief: done"}
     assert capsys.readouterr().err.count("a note\n") == 2
+
+
+def test_a_notebooks_bar_counts_runs_that_are_computed_at_a_time(monkeypatch):
+    from IPython import display
+
+    shown = []
+    monkeypatch.setattr(
+        display, "display", lambda *a, **k: type("Handle", (), {"update": lambda s, d, **k: shown.append(d)})()
+    )
+    running = tuple(Running(title=name, num_rounds=1, num_planned=2, f1=None) for name in ("fedavg", "relief"))
+    view = View(num_cells=2, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=running, leaders=())
+    bar = NotebookDisplay(4)
+    for seen in (view, replace(view, running=running[1:]), replace(view, running=())):
+        bar.refresh(seen)
+    empty = f"{'░' * 20} 0 of 4 rounds, "
+    assert shown == [{"text/plain": text} for text in (f"{empty}2 runs at a time", f"{empty}relief", "")]
 
 
 @pytest.mark.ci
@@ -258,6 +281,32 @@ def test_on_ray_a_study_has_the_same_bits(small_study, cluster, tmp_path):
     (run,) = study.runs
     assert run.record.runtime["mode"] == "packed"
     assert run.ledger[-1].model_sha256 == small_study.run("relief", seed=1).ledger[-1].model_sha256
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_runs_side_by_side_have_the_same_bits_and_a_metric_of_ones_own(small_study, cluster, write, tmp_path):
+    metric = f"{write(HITS)}:hits"
+    words = {"strategies": ["fedavg", "relief"], "seeds": [0, 1], "backbone": SMALL, "quiet": True, "metrics": metric}
+    study = rr.run("quick", out=tmp_path / "jobs", jobs=2, **words)
+    for run in study.runs:
+        same = small_study.run(run.method, seed=run.record.config["seed"])
+        assert run.ledger[-1].model_sha256 == same.ledger[-1].model_sha256
+        assert run.record.config["runtime"]["mode"] == "inline"
+        last = run.ledger[-1].metrics
+        assert last.scores["hits"] == pytest.approx(last.accuracy) and last.accuracy > 0
+    again = rr.run("quick", out=tmp_path / "jobs", jobs=2, **words)
+    assert [run.record.finished for run in again.runs] == [run.record.finished for run in study.runs], "reused"
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_of_runs_side_by_side_that_fail_the_others_are_finished(cluster, write, run_cache, tmp_path):
+    name = write(METHOD.replace("before = state", "assert 0 and state; before = state"))
+    words = {"strategies": ["fedavg", f"{name}:Mine"], "seeds": [0], "backbone": SMALL, "rounds": 1, "quiet": True}
+    with pytest.raises(rr.UserError, match=rf"{name}.*AssertionError[\s\S]*1 of 2 runs failed; call run\(\) again"):
+        rr.run("quick", out=tmp_path / "jobs", jobs=2, **words)
+    assert [run.method for run in rr.load(tmp_path / "jobs").runs if run.record.status == "done"] == ["fedavg"]
 
 
 ON_RAY = """

@@ -59,9 +59,12 @@ def test_the_words_are_those_of_run():
         ({"folder": "runs/x"}, r"did you mean out='runs/x'\?"),
         ({"zzzz": 1}, "expected one of strategies, seeds, .*, or a section of the configuration: name, strategy, data"),
         (
-            {"jobs": 2},
-            r"^jobs=2: run computes .* in this process; expected on='ray', runtime=\{'num_hosts': 2\}",
+            {"n_jobs": 2},
+            r"^n_jobs=2: unknown keyword; expected jobs=2, which .*, or on='ray', runtime=\{'num_hosts': 2\}, which",
         ),
+        ({"jobs": 0}, "^jobs: found 0, expected a number of runs at a time, e.g. jobs=2$"),
+        ({"jobs": "two"}, "^jobs: found 'two', expected a number"),
+        ({"metrics": [len]}, r"^metrics: found builtin_function_or_method .*; expected a function of a confusion"),
         ({"on": "rai"}, "on: found 'rai', expected one of 'here', 'ray'"),
         ({"name": 3}, "name: found 3, expected a text"),
         ({"out": 3}, "out: found 3, expected a path"),
@@ -78,21 +81,15 @@ def test_the_words_are_those_of_run():
 def test_a_wrong_word_is_answered_in_python(words, message):
     with pytest.raises(rr.UserError, match=message) as error:
         rr.run("quick", quiet=True, **words)
-    assert "--" not in str(error.value).replace("relief-ray run EXPERIMENT --jobs", "")
-
-
-def test_jobs_on_ray_are_worker_processes():
-    with pytest.raises(
-        rr.UserError,
-        match=r"^jobs=3: run .*, each on all cores; expected runtime=\{'num_hosts': 3\}, which",
-    ):
-        rr.run("quick", on="ray", jobs=3)
+    assert "--" not in str(error.value)
 
 
 def test_a_runtime_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setattr("relief_ray.studies.loop.entry_points", lambda **_: ())
     with pytest.raises(rr.UserError, match=r"^on='ray': this runtime is not installed; install the extra `server`"):
         rr.run("quick", on="ray")
+    with pytest.raises(rr.UserError, match=r"^jobs=2: several .* not installed; install .*, or leave jobs out$"):
+        rr.run("quick", jobs=2)
     monkeypatch.undo()
     monkeypatch.setattr("actors.launch.find_spec", lambda name: None)
     with pytest.raises(rr.UserError, match=r"^on='ray': this runtime is not installed"):

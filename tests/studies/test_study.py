@@ -141,6 +141,8 @@ def test_several_folders_are_one_study(small_study, tmp_path):
     ]  # fmt: skip
     assert frame.loc["short-relief-s0"].rounds == 1 and frame.loc["relief-s0"].rounds == 2
     assert len(both.settings) == 2 and both.gain("relief", setting=both.settings[0]).num_pairs == 2
+    assert set(both.frame.setting) == {"rounds = 1", "rounds = 2"}
+    assert [both.gain("relief", setting=f"rounds = {n}").num_pairs for n in (2, 1)] == [2, 1]
     assert both.report(tmp_path / "page").exists() and "short" in repr(both)
 
 

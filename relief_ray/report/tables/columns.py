@@ -187,6 +187,11 @@ def sent_by(kind: str) -> Column:
     )  # fmt: skip
 
 
+def own_metric(name: str) -> Column:
+    """A user's own metric, of the models that the headline F1 is of."""
+    return Column(label=name, unit="%", figure=f"{name}_percent", spread=True)
+
+
 def modality_f1(modality: str) -> Column:
     """F1 of the canonical model that sees one modality alone."""
     return Column(label=modality, unit="%", figure=f"f1_{modality}_percent", meaning="F1 with one sensor alone")

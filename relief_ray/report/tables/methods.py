@@ -117,6 +117,10 @@ def upload(backbone: str) -> Column:
     return col.UP.get(backbone, col.UP["cnn"])
 
 
+def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
+    return tuple(map(col.own_metric, comparison.metrics))
+
+
 def _change_of_f1(comparison: Comparison) -> Column:
     """The differences to FedAvg."""
     return Column(label=versus(comparison), gain=Comparison.gain)
@@ -327,8 +331,9 @@ _WIDE = (
 
 
 def _lead(comparison: Comparison) -> tuple[Column, ...]:
-    """The columns that lead everywhere: F1, what it gains and at equal time, own sensors, speed and joules."""
-    return col.F1, _change_of_f1(comparison), col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES
+    """The columns that lead everywhere: F1, gain, F1 at equal time and own sensors, speed, joules; a user's metrics."""
+    lead = (col.F1, _change_of_f1(comparison), col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES)
+    return (*lead, *_own_metrics(comparison))
 
 
 def lead_table(comparison: Comparison) -> Table:
@@ -347,7 +352,7 @@ def scores_table(comparison: Comparison) -> Table:
 
 
 def _f1_columns(comparison: Comparison) -> tuple[Column, ...]:
-    return (col.F1, *SCORES, _change_of_f1(comparison), *_alone(comparison))
+    return (col.F1, *SCORES, _change_of_f1(comparison), *_own_metrics(comparison), *_alone(comparison))
 
 
 def _alone(comparison: Comparison) -> tuple[Column, ...]:

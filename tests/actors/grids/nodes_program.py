@@ -15,8 +15,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors.grids.scheduler import fit
-from actors.launch import run_experiment
 from actors.runtime.placement import driver_node
+from actors.runtime.single_run import run_experiment
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 from relief_ray.studies.loop import Loop

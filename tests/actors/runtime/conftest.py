@@ -33,7 +33,7 @@ def federation_travels():
 @pytest.fixture
 def joined(cluster, monkeypatch):
     """The shared cluster as one that was up before this process: packed runs have a coordinator, as others have."""
-    monkeypatch.setattr("actors.launch.owns_cluster", lambda: False)
+    monkeypatch.setattr("actors.runtime.single_run.owns_cluster", lambda: False)
 
 
 @pytest.fixture

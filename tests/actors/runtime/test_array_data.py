@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import relief_ray as rr
-from actors.launch import Hooks, run_experiment
+from actors.runtime.single_run import Hooks, run_experiment
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 from tests.actors.runtime.test_launch import AtFirstRound, results

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
-from actors.launch import Hooks, run_experiment
 from actors.runtime import coordinator_client
 from actors.runtime.coordinator_client import Deaths, Pulse, follow
+from actors.runtime.single_run import Hooks, run_experiment
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
 from relief_ray.records.run_folder import read_run
 from relief_ray.support.errors import CoordinatorLost, UserError

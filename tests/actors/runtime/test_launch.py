@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.launch import Hooks, OnRay, _rounds_are_here, choose_mode, local_session, run_experiment
+from actors.launch import OnRay
 from actors.runtime.coordinator import GracePeriod
 from actors.runtime.gauges import Gauges
+from actors.runtime.single_run import Hooks, _rounds_are_here, choose_mode, local_session, run_experiment
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
@@ -147,7 +148,7 @@ def test_rounds_are_in_this_process_where_nothing_speaks_for_another(
     write, monkeypatch, mode, owns, strategy, expected
 ):
     """Another one is for clusters that outlive this process, for actors, and for code that may end its process."""
-    monkeypatch.setattr("actors.launch.owns_cluster", lambda: owns)
+    monkeypatch.setattr("actors.runtime.single_run.owns_cluster", lambda: owns)
     config = parse(CONFIG | {"strategy": f"{write(METHOD)}:Mine" if strategy == "own" else strategy})
     assert _rounds_are_here(replace(prepare(parse(CONFIG)), config=config), RuntimeConfig(mode=mode)) == expected
 

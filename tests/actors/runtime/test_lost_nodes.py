@@ -29,7 +29,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.launch import Hooks, run_experiment
+from actors.runtime.single_run import Hooks, run_experiment
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.core.federated import RoundVoid
@@ -124,7 +124,7 @@ def drive(folder, what, thaw_s, **changes):
 
 
 def undisturbed(folder):
-    from actors.launch import run_experiment
+    from actors.runtime.single_run import run_experiment
     from relief_ray.config.experiment import parse
     from relief_ray.experiment.lifecycle import create
     from relief_ray.records.run_folder import read_rounds

@@ -12,8 +12,8 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.launch import Hooks, run_experiment
 from actors.runtime.session import short_folder
+from actors.runtime.single_run import Hooks, run_experiment
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
