@@ -161,7 +161,7 @@ DSA_STUDY = Spec(
 """Our main study: RELIEF's parts on held-out subjects of Daily and Sports Activities, 48 pairs for each claim.
 
 FedAvg, V0 by three rules of the budget, V1 to V3, one-field variants; 4 folds x 12 replicates, 15 rounds of E = 2.
-Replicates 0 and 1 were a pilot (``results/dsa_pilot``): margins and claims were chosen after it, so that the study
+Replicates 0 and 1 were a pilot: margins and claims were chosen after it, so that the study
 has others. Every round is tested, so that methods can be compared at equal seconds, joules and aggregations."""
 
 
