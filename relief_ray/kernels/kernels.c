@@ -76,6 +76,31 @@ INLINE R lanes(V v) { return ((v.x[0] + v.x[4]) + (v.x[2] + v.x[6])) + ((v.x[1] 
 #define SET_MODE(m) (void)(m)
 enum { USUAL = 0 };
 #endif
+/* Sixteen, side by side: one register of AVX-512, and with it more rows of a tile; else two of eight. */
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && !defined(RELIEF_PLAIN)
+typedef __m512 W;
+#define PAIRED 1
+#define LOAD16 _mm512_loadu_ps
+#define STORE16 _mm512_storeu_ps
+#define SPLAT16 _mm512_set1_ps
+#define FMA16 _mm512_fmadd_ps
+#define WHERE16(x, y) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NLE_UQ), x)
+#define EACH(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) \
+  X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__) X(10, __VA_ARGS__) \
+  X(11, __VA_ARGS__)
+enum { ROWS = 12 };
+#else
+typedef struct { V l, h; } W;
+#define PAIRED 0
+INLINE W LOAD16(const R *p) { return (W){LOAD(p), LOAD(p + 8)}; }
+INLINE void STORE16(R *p, W v) { STORE(p, v.l); STORE(p + 8, v.h); }
+INLINE W SPLAT16(R x) { return (W){SPLAT(x), SPLAT(x)}; }
+INLINE W FMA16(W a, W b, W c) { return (W){FMA(a.l, b.l, c.l), FMA(a.h, b.h, c.h)}; }
+INLINE W WHERE16(W x, W y) { return (W){WHERE(x.l, y.l), WHERE(x.h, y.h)}; }
+#define EACH(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) \
+  X(5, __VA_ARGS__)
+enum { ROWS = 6 };
+#endif
 INLINE void restore_mode(uint64_t *m) { SET_MODE(*m); }
 #define USUAL_MODE __attribute__((cleanup(restore_mode))) uint64_t before; GET_MODE(before); SET_MODE((uint64_t)USUAL)
 
@@ -89,35 +114,31 @@ INLINE void add_row(R *sum, const R *row, long n) { /* n is a multiple of eight 
 
 /* Matrix products: from zero, from a row that all get (then with a ReLU), or onto what is there. */
 enum { ZERO, ONTO, RELU };
-#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
-/* c (rows x 16, or 8 without `two`): sums over k of a[i ra + k ka] b[k ldb ..]; all of c is held in twelve vectors. */
-INLINE void tile(const int rows, const int two, int how, long depth, const R *a, long ra, long ka, const R *b, long ldb,
-                 const R *row, R *c, long ldc) {
-#define BEGIN(i) \
-  const R *a##i = a + i * ra, *from##i = how == ONTO ? c + (i < rows ? i : 0) * ldc : row; \
-  V x##i = how == ZERO ? SPLAT(0) : LOAD(from##i), y##i = how == ZERO || !two ? SPLAT(0) : LOAD(from##i + 8);
-#define TERM(i) if (i < rows) { V s = SPLAT(a##i[at]); x##i = FMA(s, u, x##i); if (two) y##i = FMA(s, v, y##i); }
-#define END(i) if (i < rows) { \
-    STORE(c + i * ldc, how == RELU ? WHERE(x##i, x##i) : x##i); \
-    if (two) STORE(c + i * ldc + 8, how == RELU ? WHERE(y##i, y##i) : y##i); }
-  EACH(BEGIN)
-  for (long k = 0, at = 0; k < depth; k++, at += ka, b += ldb) {
-    V u = LOAD(b), v = two ? LOAD(b + 8) : u;
-    EACH(TERM)
+/* c (rows x 16, or x 8): sums over k of a[i ra + k ka] b[k ldb ..]; all of c is held in registers. */
+#define BEGIN(i, T, LD, SP) const R *a##i = a + i * ra; \
+  T x##i = how == ZERO ? SP(0) : LD(how == ONTO ? c + (i < rows ? i : 0) * ldc : row);
+#define TERM(i, SP, MA) if (i < rows) x##i = MA(SP(a##i[at]), u, x##i);
+#define END(i, ST, IF) if (i < rows) ST(c + i * ldc, how == RELU ? IF(x##i, x##i) : x##i);
+#define DEFINE(name, T, LD, ST, SP, MA, IF) \
+  INLINE void name(const int rows, int how, long depth, const R *a, long ra, long ka, const R *b, long ldb, \
+                   const R *row, R *c, long ldc) { \
+    EACH(BEGIN, T, LD, SP) \
+    for (long k = 0, at = 0; k < depth; k++, at += ka, b += ldb) { T u = LD(b); EACH(TERM, SP, MA) } \
+    EACH(END, ST, IF) \
   }
-  EACH(END)
-}
+DEFINE(tile16, W, LOAD16, STORE16, SPLAT16, FMA16, WHERE16)
+DEFINE(tile8, V, LOAD, STORE, SPLAT, FMA, WHERE)
 
 /* c (rows x columns) by tiles; columns is a multiple of eight. */
 APART void product(int how, long rows, long columns, long depth, const R *a, long ra, long ka, const R *b, long ldb,
                    const R *row, R *c, long ldc) {
-#define TILE(n) \
-  case n + 1: tile(n + 1, 1, how, depth, a + i * ra, ra, ka, b, ldb, row, c + i * ldc, ldc); break; \
-  case -n - 1: tile(n + 1, 0, how, depth, a + i * ra, ra, ka, b, ldb, row, c + i * ldc, ldc); break;
+#define TILE(n, ...) \
+  case n + 1: tile16(n + 1, how, depth, a + i * ra, ra, ka, b, ldb, row, c + i * ldc, ldc); break; \
+  case -n - 1: tile8(n + 1, how, depth, a + i * ra, ra, ka, b, ldb, row, c + i * ldc, ldc); break;
   for (long j = 0; j < columns; j += 16, b += 16, c += 16, row += row ? 16 : 0)
-    for (long i = 0; i < rows; i += 6)
-      switch (less(rows - i, 6) * (columns - j > 8 ? 1 : -1)) { EACH(TILE) }
+    for (long i = 0; i < rows; i += ROWS)
+      switch (less(rows - i, ROWS) * (columns - j > 8 ? 1 : -1)) { EACH(TILE, ) }
 }
 
 /* A step's numbers. `kind`: Adam, SGD with a velocity in m, SGD; `first`: moments are zero, m and v are not read;
@@ -180,15 +201,38 @@ INLINE void dots(const int rows, const int outs, long n, const R *h, long ldh, c
     y[i * ldy + o] = lanes(k < n ? FMA(LOAD(rest[0]), LOAD(rest[1]), sum[q]) : sum[q]) + (bias ? bias[o] : 0);
   }
 }
+#if PAIRED
+/* Outputs o and o + 1 in the halves of a register, each with its own eight lanes; n is a multiple of eight. */
+INLINE void dots_wide(const int rows, long n, const R *h, long ldh, const R *w, const R *bias, R *y, long ldy) {
+  W sum[12];
+  for (int q = 0; q < rows * 3; q++) sum[q] = SPLAT16(0);
+  for (long k = 0; k < n; k += 8)
+    for (int o = 0; o < 3; o++) {
+      W u = _mm512_insertf32x8(_mm512_castps256_ps512(LOAD(w + 2 * o * n + k)), LOAD(w + (2 * o + 1) * n + k), 1);
+      for (int i = 0; i < rows; i++)
+        sum[o * rows + i] = FMA16(_mm512_broadcast_f32x8(LOAD(h + i * ldh + k)), u, sum[o * rows + i]);
+    }
+  for (int q = 0; q < rows * 3; q++) {
+    const int i = q % rows, o = q / rows * 2;
+    y[i * ldy + o] = lanes(_mm512_castps512_ps256(sum[q])) + (bias ? bias[o] : 0);
+    y[i * ldy + o + 1] = lanes(_mm512_extractf32x8_ps(sum[q], 1)) + (bias ? bias[o + 1] : 0);
+  }
+}
+#define DOTS6(a) if (high == a && wide == 6) \
+      dots_wide(a, n, h + i * ldh, ldh, w + o * n, bias ? bias + o : 0, y + i * outs + o, outs);
+#else
+#define DOTS6(a)
+#endif
 PUBLIC void relief_linear(long batch, long outs, long n, const R *h, long ldh, const R *w, const R *bias, R *y) {
   USUAL_MODE;
   for (long o = 0, wide; o < outs; o += wide) {
-    wide = o + 3 <= outs ? 3 : 1;
+    wide = PAIRED && o + 6 <= outs && n % 8 == 0 ? 6 : o + 3 <= outs ? 3 : 1;
     for (long i = 0, high; i < batch; i += high) {
       high = i + 4 <= batch ? 4 : 1;
 #define DOTS(a, b) if (high == a && wide == b) \
       dots(a, b, n, h + i * ldh, ldh, w + o * n, bias ? bias + o : 0, y + i * outs + o, outs);
       DOTS(4, 3) DOTS(1, 3) DOTS(4, 1) DOTS(1, 1)
+      DOTS6(4) DOTS6(1)
     }
   }
 }
@@ -201,8 +245,8 @@ INLINE void strip(long rows, long n, long j, const R *x, long ldx, R *out) {
     else { STORE(out, LOAD(x + j)); STORE(out + 8, LOAD(x + j + 8)); }
 }
 
-/* Backward: dh (B, N; rows of ldd, a multiple of 16) = g w, unless it is null. Then w takes its step along g^T h, six
- * rows at a time, or dw gets this gradient, where one of them is given. work: 16 max(O, (B + 6) ceil(N / 16)). */
+/* Backward: dh (B, N; rows of ldd, a multiple of 16) = g w, unless it is null. Then w takes its step along g^T h, some
+ * rows at a time, or dw gets this gradient, where one of them is given. work: 16 max(O, (B + 12) ceil(N / 16)). */
 PUBLIC void relief_linear_back(long batch, long outs, long n, const R *g, const R *h, long ldh, R *w, R *dh, long ldd,
                                R *dw, const Rule *r, R *m, R *v, R *work) {
   USUAL_MODE;
@@ -213,8 +257,8 @@ PUBLIC void relief_linear_back(long batch, long outs, long n, const R *g, const 
   const long wide = (n + 15) / 16 * 16;
   R *rows = work + wide * batch;
   if (dw || r) for (long j = 0; j < n; j += 16) strip(batch, n, j, h, ldh, work + j * batch);
-  for (long i = 0; (dw || r) && i < outs; i += 6) {
-    const long num = less(6, outs - i);
+  for (long i = 0; (dw || r) && i < outs; i += ROWS) {
+    const long num = less(ROWS, outs - i);
     for (long j = 0; j < n; j += 16) {
       for (long at = i * n + j; !dw && at < (i + num) * n; at += n) { /* from memory while this tile is computed */
         __builtin_prefetch(w + at, 1);
@@ -289,10 +333,12 @@ PUBLIC void relief_conv2(const Conv *c, const R *y1, const R *w, const R *bias, 
     product(RELU, steps, wide, depth, y1, 2 * in8, 1, work, wide, work + depth * wide, y2, wide);
     for (long p = 0; p < c->pooled; p++) {
       const long first = from(c, p), last = to(c, p);
-      for (long o = 0; o < c->outs; o++) {
-        R sum = y2[first * wide + o];
-        for (long t = first + 1; t < last; t++) sum += y2[t * wide + o];
-        f[o * c->pooled + p] = sum / (R)(last - first);
+      for (long o = 0; o < c->outs; o += 8) {
+        R mean[8];
+        V sum = LOAD(y2 + first * wide + o);
+        for (long t = first + 1; t < last; t++) sum = ADD(sum, LOAD(y2 + t * wide + o));
+        STORE(mean, last - first > 1 ? DIV(sum, SPLAT((R)(last - first))) : sum);
+        for (long q = 0; q < less(8, c->outs - o); q++) f[(o + q) * c->pooled + p] = mean[q];
       }
     }
     f += c->outs * c->pooled;

@@ -21,7 +21,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -41,10 +41,25 @@ FLAGS = (
     "-fPIC",
     "-shared",
 )
-LEVELS = {"x86_64": ("-mavx2", "-mfma"), "aarch64": ()}
+# Rows of a tile of a matrix product, at most: what ``linear_back`` needs in its work space.
+ROWS = 12
+
+
+class Level(NamedTuple):
+    """An instruction level: the compiler's flags, and what ``/proc/cpuinfo`` must name."""
+
+    flags: tuple[str, ...]
+    needs: frozenset[str]
+
+
+_AVX2 = Level(("-mavx2", "-mfma"), frozenset({"avx2", "fma"}))
+_AVX512 = Level(
+    (*_AVX2.flags, "-mavx512f", "-mavx512dq", "-mavx512vl"), _AVX2.needs | {"avx512f", "avx512dq", "avx512vl"}
+)
+# The fastest first; all compute the same bits.
+LEVELS = {"x86_64": (_AVX512, _AVX2), "aarch64": (Level((), frozenset({"asimd"})),)}
 # The same sums in double precision, value by value: the reference of tests.
 _DOUBLE = ("-DRELIEF_PLAIN", "-DRELIEF_DOUBLE")
-_NEEDED = {"x86_64": {"avx2", "fma"}, "aarch64": {"asimd"}}
 _COMPILE_S = 120.0
 # What `_answer` gives with every sum in the source's order.
 _KNOWN = "5dc3834e"
@@ -90,9 +105,7 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     machine = platform.machine()
     if sys.platform != "linux" or machine not in LEVELS:
         raise NoLibrary(f"{sys.platform} on {machine}: kernels are for Linux on x86_64 with AVX2 and aarch64")
-    if lacking := _NEEDED[machine] - _cpu_flags():
-        raise NoLibrary(f"this processor lacks {', '.join(sorted(lacking))}")
-    flags = (*FLAGS, *LEVELS[machine], *(_DOUBLE if dtype == torch.float64 else ()))
+    flags = (*FLAGS, *_level(machine).flags, *(_DOUBLE if dtype == torch.float64 else ()))
     # Words of $CC may change what is made; which compiler it is must not.
     digest = sha256(SOURCE.read_bytes() + " ".join((*_named()[1:], *flags)).encode()).hexdigest()[:16]
     loaded = _load(f"kernels-{machine}-{digest}.so", flags)
@@ -105,13 +118,28 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     return loaded
 
 
+def _level(machine: str) -> Level:
+    """The fastest level of this processor.
+
+    Raises:
+        NoLibrary: it has none; what the slowest needs is named.
+    """
+    known, levels = _cpu_flags(), LEVELS[machine]
+    for level in levels:
+        if level.needs <= known:
+            return level
+    raise NoLibrary(f"this processor lacks {', '.join(sorted(levels[-1].needs - known))}")
+
+
 def _answer(of: ctypes.CDLL) -> str:
     """Digest of a small linear layer's output, gradient and step of Adam, and of a loss's gradient."""
     batch, outs, ins = 5, 3, 21
     numbers = torch.arange(batch * ins, dtype=torch.float32).remainder(37) / 7 - 2
     h, bias, g = numbers, numbers[:outs], numbers[: batch * outs]
     w, m, v = (numbers[: outs * ins].clone() for _ in range(3))
-    y, dh, work, dy = (numbers.new_zeros(numel) for numel in (batch * outs, batch * 32, 16 * 22, batch * outs))
+    y, dh, work, dy = (
+        numbers.new_zeros(numel) for numel in (batch * outs, batch * 32, 32 * (batch + ROWS), batch * outs)
+    )
     labels, rule = torch.arange(batch) % outs, Rule(0, 0, 1, 0.01, 0.9, 0.1, 0.99, 0.01, 1.5, 1e-8, 0.0, 0.999)
     v.square_()
     for name, arguments in (

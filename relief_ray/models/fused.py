@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from relief_ray.kernels.library import Conv, Rule, call
+from relief_ray.kernels.library import ROWS, Conv, Rule, call
 from relief_ray.support.errors import UserError
 
 # (the parameter) -> the numbers of its next step, and the moments that it keeps.
@@ -109,7 +109,7 @@ def _linear_back(
     dh = h.new_empty(batch, _up(ins, 16)) if below else None
     dw = h.new_empty(weight.shape) if train and take is None else None
     rule, mean, square = take(weight) if train and take else (None, None, None)
-    work = _work(h, 16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
+    work = _work(h, 16 * max(outs, (batch + ROWS) * _up(ins, 16) // 16))
     sizes, stepped = (batch, outs, ins), (rule, mean, square)
     call("linear_back", *sizes, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, *stepped, work)
     if rule is not None:

@@ -16,7 +16,7 @@ PLAIN = "-DRELIEF_PLAIN"
 def built(compiler, *more):
     """The library by ``compiler`` with ``more`` flags beside this machine's."""
     path = Path(mkdtemp(prefix="relief-tests-")) / "kernels.so"
-    flags = (*library.FLAGS, *library.LEVELS[library.platform.machine()], *more)
+    flags = (*library.FLAGS, *library._level(library.platform.machine()).flags, *more)
     subprocess.run([compiler, *flags, "-o", str(path), str(library.SOURCE)], check=True, timeout=120)
     loaded = ctypes.CDLL(str(path))
     loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
