@@ -281,13 +281,12 @@ def _worded(judged: JudgedClaim, name: str) -> str:
 
 
 NOTE = (
-    "The unit is a paired run: both methods on the same fold, seed, start, data and devices. Where fold or replicate "
-    "holds more than a tenth of the scatter of the differences, means of replicates are tested. `p` is of an exact "
-    "sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where a claim names a margin. `p (Holm)` is "
-    "the same, adjusted over all {} claims of the file; it decides. An interval in brackets is Student's 95 % interval "
-    "of that difference alone, without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05. Claims are "
-    "about these subjects under new starts, not about new people; their F1 is that after the last round. They were "
-    "named {}, before the first run."
+    "Paired runs are compared: both methods on the same fold, seed, start, data and devices. If runs of one fold or "
+    "replicate resemble each other (more than a tenth of the variance), means of replicates are tested instead. `p` "
+    "comes from an exact sign-flip test (above 32 pairs from seeded draws). It is two-sided, or one-sided for a claim "
+    "with a margin. `p (Holm)` is adjusted over all {} claims of the file and decides. An interval in brackets is "
+    "Student's 95 % interval of that difference alone, so it may leave out 0 although `p (Holm)` is above 0.05. Claims "
+    "are about these subjects under new starts, not about new people. They were named {}, before the first run."
 )
 
 

@@ -273,7 +273,7 @@ def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
         "v1 > fedavg in F1", "V1 is no worse (v1 not worse than fedavg by 1 point in F1)",
     ]  # fmt: skip
     assert [row.cells[0].text for row in table.rows] == ["supported", "supported"]
-    assert "adjusted over all 2 claims of the file; it decides" in table.notes[0]
+    assert "adjusted over all 2 claims of the file and decides" in table.notes[0]
     assert "without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05" in table.notes[0]
     assert "2025-01-01T00:00:00Z" in table.notes[0]
     lines = scatter(judgement).lines
