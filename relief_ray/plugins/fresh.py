@@ -168,7 +168,9 @@ def serve(descriptor: int) -> None:
     try:
         function, arguments = pickle.loads(body)
         answer = _Answer(value=function(asker, *arguments))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt that comes now has nothing left to stop
     except BaseException as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         cause, trace = error.__cause__, "".join(traceback.format_exception(error)).rstrip()
         answer = _Answer(error=error, errno=cause.errno if isinstance(cause, OSError) else None, trace=trace)
     try:

@@ -274,7 +274,7 @@ def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
     ]  # fmt: skip
     assert [row.cells[0].text for row in table.rows] == ["supported", "supported"]
     assert "adjusted over all 2 claims of the file and decides" in table.notes[0]
-    assert "without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05" in table.notes[0]
+    assert "of that difference alone, so it may leave out 0 although `p (Holm)` is above 0.05" in table.notes[0]
     assert "2025-01-01T00:00:00Z" in table.notes[0]
     lines = scatter(judgement).lines
     assert lines[0].startswith("v1 and fedavg, F1: variance of the paired difference: fold 0 %, replicate 0 %")
