@@ -191,10 +191,11 @@ class NodeChoice:
 class StudyQuestion:
     """Options of `relief-ray plan-study`; differences in points of F1."""
 
-    first: Annotated[str, typer.Option(metavar="METHOD", help="First method of the pair whose scatter is used.")] = (
-        "relief"
-    )
-    second: Annotated[str, typer.Option(metavar="METHOD", help="Second method of the pair.")] = "fedavg"
+    first: Annotated[
+        SomeText,
+        typer.Option(metavar="METHOD", help="First method of the pair whose scatter is used; default: a claim's."),
+    ] = None
+    second: Annotated[SomeText, typer.Option(metavar="METHOD", help="Second method of the pair.")] = None
     figure: Annotated[str, typer.Option(metavar="FIGURE", help="Compared figure: f1, f1_rare, f1_own_sensors, ..")] = (
         "f1"
     )
@@ -207,5 +208,8 @@ class StudyQuestion:
         SomeNumber, typer.Option(help="One-sided: not worse by this many points, where both are equal in truth.")
     ] = None
     setting: Annotated[SomeText, typer.Option(metavar="TEXT", help="Part of the setting's name, of several.")] = None
-    claims: Annotated[int, typer.Option(min=1, max=6, help="Number of claims that Holm corrects for.")] = 6
+    claims: Annotated[
+        int | None,
+        typer.Option(min=1, max=6, help="Number of claims that Holm corrects for; default: those of DIR, else 6."),
+    ] = None
     power: Annotated[float, typer.Option(min=0.5, max=0.99, help="Wanted probability of finding it.")] = 0.8

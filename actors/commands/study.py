@@ -10,10 +10,12 @@ from typing import Any
 from actors.commands.options import StudyQuestion
 from actors.terminal.exit_codes import Result
 from relief_ray.config.experiment import as_read
-from relief_ray.records.cells import CLAIMS_FILE, figure_named, figure_text, read_claims
-from relief_ray.report.frames import read_cells
+from relief_ray.records.cells import CLAIMS_FILE, MAX_CLAIMS, figure_named, figure_text, read_claims
+from relief_ray.report.claims import Registry, registry_of
+from relief_ray.report.frames import Cells, read_cells
 from relief_ray.report.power_analysis import Outlook, Scatter, outlooks, scatter_of
 from relief_ray.report.statistics import ALPHA, Sides, detectable, pairs_needed, power, smallest_p
+from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
@@ -33,7 +35,9 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
         figure_named(question.figure, "--figure")
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
-    scatter = _scatter(folders, question) if folders else None
+    cells = read_cells(folders, as_read) if folders else None
+    question = _completed(question, folders, cells)
+    scatter = None if cells is None else _scatter(cells, question)
     if scatter is not None and scatter.sd == 0:
         raise UserError(
             f"plan-study: all {scatter.num_pairs} paired differences of {question.first} and {question.second} are the "
@@ -43,8 +47,18 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
     return Result(_study_text(question, scatter, facts), facts)
 
 
-def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
-    cells = read_cells(folders, as_read)
+def _completed(question: StudyQuestion, folders: Sequence[Path], cells: Cells | None) -> StudyQuestion:
+    """The question with the pair and the number of claims that the folders name, where the user named none."""
+    registry = registry_of(folders) if folders else Registry()
+    claim = next((one for file in registry.files for one in file.claims.claims), None)
+    ran = [] if cells is None else [name for name in cells.runs["method"].unique() if name != REFERENCE]
+    usual = (claim.first, claim.second) if claim else (ran[0] if len(ran) == 1 else PROPOSED, REFERENCE)
+    first, second = question.first or usual[0], question.second or usual[1]
+    return replace(question, first=first, second=second, claims=question.claims or registry.num_claims or MAX_CLAIMS)
+
+
+def _scatter(cells: Cells, question: StudyQuestion) -> Scatter:
+    assert question.first is not None and question.second is not None
     if question.setting is not None:
         titles, wanted = cells.runs["setting"].str.lower(), question.setting.lower()
         chosen = titles == wanted if (titles == wanted).any() else titles.str.contains(wanted, regex=False)
@@ -62,7 +76,8 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     # One-sided where a margin is given.
     sides: Sides = 2 if question.margin is None else 1
     # Level of the strictest step of Holm's correction.
-    alpha = ALPHA / question.claims
+    num_claims = question.claims or MAX_CLAIMS
+    alpha = ALPHA / num_claims
 
     def needed(difference: float, scatter_sd: float = sd) -> int | None:
         number = pairs_needed(difference, scatter_sd, alpha, sides, question.power)
@@ -77,7 +92,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "unit": "replicate mean" if per_unit > 1 else "paired run",
         "pairs": question.pairs,
         "units": units,
-        "claims": question.claims,
+        "claims": num_claims,
         "sides": sides,
         "difference": asked,
         "power": power(units, asked, sd, alpha, sides),
@@ -86,7 +101,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
-        "smallest_adjusted_p": min(1.0, question.claims * smallest_p(units, sides)),
+        "smallest_adjusted_p": min(1.0, num_claims * smallest_p(units, sides)),
         "table": [
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
             for d in _DIFFERENCES
@@ -110,7 +125,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping
         f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
         f"{_interval_text(scatter, facts)}.",
         "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {sides}-sided, level 0.05 over {counted(question.claims, 'claim')} "
+        f"Test: {sides}-sided, level 0.05 over {counted(question.claims or MAX_CLAIMS, 'claim')} "
         "(the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]

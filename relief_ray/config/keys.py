@@ -29,6 +29,7 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "fraction_fit": ("participation",),
     "gpu": ("training.device",),
     "learning_rate": ("training.lr", "server.lr"),
+    "lrate": ("training.lr", "server.lr"),
     "local_epochs": ("training.epochs",),
     "method": ("strategy",),
     "model": ("backbone",),

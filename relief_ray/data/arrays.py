@@ -51,7 +51,8 @@ def dataset(
         subject: whose it is, likewise; people become clients.
         recording: which recording it is of, likewise; nothing holds across two of them. None: one per person.
         rate_hz: samples per second.
-        sensors: columns of each sensor, as a slice or a list; the rarest sensor last. Other columns are left out.
+        sensors: columns of each sensor, as a slice or a list; the rarest sensor last. Other columns are left out. A
+            person whose rows are all NaN in a sensor's columns lacks that sensor.
         null: the label, or list of labels, of rows without an activity, which no window is labelled with.
         window_s: seconds of a window of rows; None: 5.12. Windows that were cut before have their own.
         synthetic: whether the values are made up; every table then says SYNTHETIC.
@@ -71,7 +72,7 @@ def dataset(
     stretch = np.zeros(num, np.int64) if recording is None else _column("recording", recording, num)
     labels, subject, stretch = (np.repeat(column, samples or 1) for column in (labels, subject, stretch))
     columns = _columns(sensors, values.shape[1])
-    signal = _finite(values, columns)
+    signal, lacking = _finite(values, columns, subject)
     nulls = np.isin(labels, [] if null is None else np.atleast_1d(np.asarray(null)))
     classes, people = np.unique(labels[~nulls]), np.unique(subject)
     for argument, found, fix in (("labels", classes, "look at `null`, too"), ("subject", people, "each is a client")):
@@ -99,6 +100,7 @@ def dataset(
         labels=tuple(range(1, len(classes) + 1)),
         null_labels=(0,),
         subjects=tuple(recordings),
+        lacks={number: lacking[person] for number, person in zip(numbers, people, strict=True) if person in lacking},
         type_counts=(1, 1, 1),
         citation="its owner",
         licence="its owner's",
@@ -178,17 +180,30 @@ def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
     return columns
 
 
-def _finite(values: _Any, columns: Mapping[str, list[int]]) -> NDArray[np.float32]:
-    """The sensors' columns side by side as float32 (T, channels)."""
+def _finite(
+    values: _Any, columns: Mapping[str, list[int]], subject: _Any
+) -> tuple[NDArray[np.float32], dict[Any, tuple[str, ...]]]:
+    """The sensors' columns side by side as float32 (T, channels), and the sensors that people lack: all NaN there."""
     chosen = [column for own in columns.values() for column in own]
     with np.errstate(over="ignore"):
         signal = values[:, chosen].astype(np.float32)
-    bad = np.argwhere(~np.isfinite(signal))
-    if len(bad):
-        found = f"{len(bad)} values that are NaN or infinite as float32, the first in row {bad[0, 0]}, column "
-        fix = "fill the gaps (np.interp), or leave these rows out"
-        raise _wrong("signals", f"{found}{chosen[bad[0, 1]]}", "finite numbers", fix)
-    return signal
+    bad = ~np.isfinite(signal)
+    lacking: dict[Any, list[str]] = {}
+    stops = np.cumsum([len(own) for own in columns.values()])
+    for person in np.unique(subject[bad.any(1)]) if bad.any() else ():
+        rows = subject == person
+        for (sensor, own), stop in zip(columns.items(), stops, strict=True):
+            if np.isnan(signal[rows, stop - len(own) : stop]).all():
+                lacking.setdefault(person, []).append(sensor)
+                bad[rows, stop - len(own) : stop] = False
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        sensor = next(name for name, stop in zip(columns, stops, strict=True) if column < stop)
+        found = f"{int(bad.sum())} values that are NaN or infinite as float32, the first in row {row}, column "
+        fix = "fill the gaps (np.interp), or leave these rows out; a sensor that a person lacks is NaN in all its rows"
+        where = f"{chosen[column]} ({sensor} of {subject[row]})"
+        raise _wrong("signals", f"{found}{where}", "finite numbers", fix)
+    return signal, {person: tuple(names) for person, names in lacking.items()}
 
 
 def _refuse_overlap(recordings: Mapping[int, Recording], samples: int) -> None:

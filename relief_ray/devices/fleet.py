@@ -237,7 +237,7 @@ def owned_modalities(
             f"fleet.owned.{name} names {sensors}" + ("" if name in config.owned else " by default")
             for name, sensors in bad.items()
         )
-        remedy = " ".join(str(Setting(f"fleet.owned.{name}", [*_likely(name, modalities)])) for name in bad)
+        remedy = Setting("fleet.owned", {name: [*_likely(name, modalities)] for name in bad})
         raise UserError(f"{named}, but this dataset has {list(modalities)}; say what they own, for example {remedy}")
     owned = {name: tuple(m for m in modalities if w is None or m in w) for name, w in wanted.items()}
     if empty := [name for name, sensors in owned.items() if not sensors]:

@@ -126,7 +126,7 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     for number, (comparison, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
         # Of many settings the first stands open; the others, which are as long, are a click away.
         is_folded = number > 1 and len(known) > _MOST_OPEN
-        sections += _setting(comparison, f"e{number}", judgement, known, is_folded)
+        sections += _setting(comparison, f"e{number}", judgement, known, is_folded, bool(registry.files))
     for number, comparison in enumerate((e for e in settings if e.choice == "try"), 1):
         table = _called(f"search-{number}", search_table(comparison))
         sections += _section(comparison.title, f"s{number}", [table], is_folded=True)
@@ -196,13 +196,18 @@ def lead(inventory: Inventory, settings: Sequence[Comparison]) -> str:
 
 
 def _setting(
-    comparison: Comparison, slug: str, judgement: Judgement | None, known: Sequence[Comparison], is_folded: bool
+    comparison: Comparison,
+    slug: str,
+    judgement: Judgement | None,
+    known: Sequence[Comparison],
+    is_folded: bool,
+    is_named: bool,
 ) -> list[Section]:
     """Verdict, table and figures of a setting, then what explains them; each part that has something to show."""
     is_several = len(comparison.rows) > 1
     verdict = _notice(["No cell of this setting is done."])
     if comparison.runs:
-        verdict = _notice(last_lines(comparison, judgement) if is_several else (), "info")
+        verdict = _notice(last_lines(comparison, judgement, is_named=is_named) if is_several else (), "info")
     # A setting with another fleet is drawn where no setting with the usual one is there.
     is_drawn = comparison.runs and (comparison.is_drawn or not any(e.is_drawn for e in known))
     drawings = {

@@ -132,6 +132,9 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
     judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
         found = [(i, c) for i, c in enumerate(comparisons) if c.runs and is_about(file.claims, c.first.config)]
+        # Of several settings the claims are about the one in which the methods of one of them ran.
+        ran = [(i, c) for i, c in found if any(c.row(one.first) and c.row(one.second) for one in file.claims.claims)]
+        found = ran if len(found) > 1 and len(ran) == 1 else found
         if len(found) == 1 and found[0][0] not in judged:
             ((place, comparison),) = found
             judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
@@ -246,14 +249,18 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
 
 
 def last_lines(
-    comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()
+    comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = (), *, is_named: bool = False
 ) -> tuple[str, ...]:
-    """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims."""
+    """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims.
+
+    ``is_named``: claims were named, and none of them is about these runs.
+    """
     synthetic = "SYNTHETIC data: nothing follows for methods."
     mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
     told = tuple(filter(None, [headline(comparison)]))
     if judgement is None:
-        none = ("Described, not tested: no claim was named before these runs.",)
+        why = "no claim is about these runs" if is_named else "no claim was named before these runs"
+        none = (f"Described, not tested: {why}.",)
         return (" ".join([*mark, *problems, *told, *(() if problems else none)]),)
     parts, name = [], "p" if judgement.num_claims == 1 else "adjusted p"
     for verdict in _ORDER:

@@ -418,7 +418,10 @@ def _beside(comparison: Comparison, row: MethodResult) -> str:
     # Methods as fast as FedAvg have had the same time after as many rounds.
     if len(known) == 2 and known[0][1] == known[1][1]:
         known = [("the same time and number of rounds", known[0][1])]
-    scores = [f"after {when} {'its F1 is ' * (not i)}{_points(gain)}" for i, (when, gain) in enumerate(known)]
+    parts = [(f"after {when}", gain) for when, gain in known]
+    own = None if row.personalised else row.over_reference("f1_own_sensors_percent")
+    parts += [] if own is None else [("through the clients' own sensors", own)]
+    scores = [f"{where} {'its F1 is ' * (not i)}{_points(gain)}" for i, (where, gain) in enumerate(parts)]
     if "speedup" not in row.stats:
         return f"{row.label}: {', '.join(scores)}" if scores else ""
     link = row.mean("link_percent")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from relief_ray.core.client import ClientProgram, LocalStep, task_loss
-from relief_ray.core.federated import RoundContext, RoundVoid, ServerTools, Strategy
+from relief_ray.core.federated import Insight, PlannedRun, RoundContext, RoundVoid, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, ParamGroup, Params
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Json, Reduced, ServerState, WeightedSum
 from relief_ray.plugins.blame import require
@@ -27,7 +27,7 @@ from relief_ray.plugins.contract import held
 from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import apply_parts, by_task, one_bucket
 from relief_ray.strategies.common import Preset, StrategyConfig, mean_change, train_everything
-from relief_ray.support.errors import UserError, shown
+from relief_ray.support.errors import UserError, nearest, shown
 
 # One model, each client weighed as its task says.
 MEAN = WeightedSum(weight=by_task, bucket=one_bucket)
@@ -89,6 +89,11 @@ class FedAvg(StrategyConfig):
             raise UserError(
                 f"class {kind.__name__}: flops_per_value = {shown(flops)}, expected FLOPs per trained value, at least 0"
             )
+        for name in sorted(set(vars(kind)) - set(dir(FedAvg)) if is_own(kind) else ()):
+            if name[0] != "_" and callable(vars(kind)[name]) and (meant := nearest(name, _HOOKS)):
+                raise UserError(
+                    f"class {kind.__name__}: {name} is called by nobody{meant}; rename it, or begin it with _"
+                )
         is_plain = kind.client_loss is FedAvg.client_loss  # whose loss the engines know
         return Strategy(
             name=kind.__name__ if is_own(kind) else self.name,
@@ -96,10 +101,17 @@ class FedAvg(StrategyConfig):
             reduction=MEAN,
             client=ClientProgram() if is_plain else ClientProgram(objective=self.client_loss),
             aggregate=partial(aggregate, held("server_step", self.server_step)),
+            insight=Insight() if is_plain or flops else Insight(warnings=partial(uncharged, kind.__name__)),
         )
 
 
+_HOOKS = ("weight", "train", "client_loss", "server_step")
 PRESETS = {"fedavg": Preset(FedAvg())}
+
+
+def uncharged(name: str, run: PlannedRun) -> tuple[str, ...]:
+    """Warn that what a loss of one's own computes beside the task's loss costs no simulated seconds or joules."""
+    return (f"{name}: its client_loss is charged nothing beside the task's loss; say what it costs in flops_per_value",)
 
 
 def allocate(

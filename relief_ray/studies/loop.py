@@ -53,7 +53,7 @@ from relief_ray.studies.request import (
     plan_of,
 )
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
+from relief_ray.support.errors import UserCodeError, UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
 from relief_ray.support.text import install
 from relief_ray.training.executor import SerialExecutor
@@ -602,8 +602,14 @@ def run(
         jobs=jobs,
         settings=settings,
     )
-    with _computing(request) as computer:
-        return _compute_study(request, computer)
+    try:
+        with _computing(request) as computer:
+            return _compute_study(request, computer)
+    except UserCodeError as error:
+        raise error.with_traceback(None) from error.__cause__
+    except UserError as error:
+        # The message is the answer; the way to it through this library is none of the reader's.
+        raise error.with_traceback(None) from None
 
 
 def _computing(request: Request) -> AbstractContextManager[Computer]:

@@ -47,6 +47,7 @@ from relief_ray.records.schema import Recorded, RunRecord
 from relief_ray.report.comparison import flat_settings
 from relief_ray.report.power_analysis import outlooks
 from relief_ray.report.runs import choice_kind, config_value
+from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -228,14 +229,22 @@ class Plan:
         return plan
 
     def check_claims(self) -> None:
-        """Check that the claims which the command names are about figures that these cells have.
+        """Check that the claims which the command names are about methods and figures that these cells may have.
 
         Raises:
             UserError: one is not, or the file cannot be read.
         """
         own = [metric for cell in self.cells for metric in cell.config.metrics]
+        labels = list(dict.fromkeys(row_of(cell).method.name for cell in self.cells))
         for claim in () if self.claims_file is None else read_claims(self.claims_file)[0].claims:
             figure_named(claim.figure, f"{self.claims_file}: figure", own)
+            for name in (claim.first, claim.second):
+                base = name.partition(" (")[0]
+                if base not in METHODS and base not in {label.partition(" (")[0] for label in labels}:
+                    raise UserError(
+                        f"{self.claims_file}: {name!r}: no planned method{nearest(base, labels)}; expected one of "
+                        f"{', '.join(labels)}"
+                    )
 
     def check_folders(self) -> None:
         """Check that every folder is free, or holds the cell's very own run and can be read.

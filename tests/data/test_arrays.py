@@ -55,6 +55,16 @@ def test_equal_arrays_have_one_name_and_one_folder_and_other_arrays_another():
     assert names[0] == names[1] != names[2]
 
 
+def test_a_sensor_that_is_nan_in_all_rows_of_a_person_is_one_that_they_lack():
+    given = rows()
+    given["signals"][given["subject"] == 5, 3:5] = np.nan
+    spec = rr.dataset("partly", **given).spec
+    assert spec.lacks == {5: ("gyro",)} and spec.sensors_of(5) == ("acc",)
+    given["signals"][7, 0] = np.nan
+    with pytest.raises(UserError, match=r"found 1 values that are NaN.* row 7, column 0 \(acc of 4\).* a sensor that"):
+        rr.dataset("partly", **given)
+
+
 def test_rows_of_a_person_that_do_not_follow_each_other_are_two_bouts():
     given = rows(num_people=2)
     order = np.concatenate([np.arange(60), np.arange(752, 812), np.arange(60, 752), np.arange(812, 1504)])
@@ -126,7 +136,7 @@ REFUSED = {
     "one column": ({"signals": np.zeros(9)}, r"signals: found the shape \(9,\), expected rows \(T, channels\)"),
     "complex": ({"signals": np.zeros((9, 6), complex)}, "signals: found values of the type complex128"),
     "ragged": ({"signals": [[1.0], [1.0, 2.0]]}, "signals: found parts of unlike shapes"),
-    "a gap": ({"signals": nan_at(rows()["signals"], (7, 4))}, "1 values that are NaN.* in row 7, column 4"),
+    "a gap": ({"signals": nan_at(rows()["signals"], (7, 4))}, r"NaN.* in row 7, column 4 \(gyro of 4\)"),
     "short labels": ({"labels": [1, 2]}, r"labels: found the shape \(2,\), expected \(2256,\), as long as signals"),
     "one subject for all": ({"subject": 3}, r"subject: found the shape \(\), expected \(2256,\)"),
     "a short recording": ({"recording": [1]}, r"recording: found the shape \(1,\)"),

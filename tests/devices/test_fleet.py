@@ -107,7 +107,7 @@ def test_sensors_with_other_names_are_named_all_at_once_with_what_to_write():
         build_fleet(FleetConfig(), ("wrist", "hip", "ankle"), COUNTS)
     message = str(caught.value)
     assert "fleet.owned.B names ['acc', 'gyro'] by default; fleet.owned.C names ['acc'] by default" in message
-    assert message.endswith("--set 'fleet.owned.B=[wrist, hip]' --set 'fleet.owned.C=[wrist]'")
+    assert message.endswith("--set 'fleet.owned={B: [wrist, hip], C: [wrist]}'")
     fleet, _ = build_fleet(FleetConfig(owned={"B": ["wrist", "hip"], "C": "wrist"}), ("wrist", "hip", "ankle"), COUNTS)
     assert [c.modalities for c in fleet.clients][-1] == ("wrist",)
 

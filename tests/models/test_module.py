@@ -10,6 +10,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.costs import count_costs
 from relief_ray.models.module import from_module
+from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of
 from tests.nets import TCN, Attentive, Net, NormedFusion, Tcn
@@ -59,11 +60,22 @@ def test_another_fusion_is_one_shared_group_and_says_so():
     assert said.startswith("module: the fusion begins with Attention, not with a trained nn.Linear")
 
 
-@pytest.mark.parametrize(("method", "is_told"), [("relief", True), ("v3", True), ("v1", False), ("fedavg", False)])
+@pytest.mark.parametrize(
+    ("method", "more", "is_told"),
+    [
+        ("relief", {}, True),
+        ("v3", {}, True),
+        ("relief", {"cover": True}, False),
+        ("relief", {"slots_slowest": 1}, False),
+        ("v1", {}, False),
+        ("fedavg", {}, False),
+    ],
+)
 @pytest.mark.parametrize("backbone", ["tests.nets:Tcn", "tests.nets:Attentive"])
-def test_relief_alone_says_that_a_client_has_nothing_that_it_must_train(run_cache, method, backbone, is_told):
-    warnings = prepare(config_of(method, backbone=backbone)).warnings
-    assert any("no block of the fusion per sensor, so that no client has" in line for line in warnings) is is_told
+def test_relief_says_where_it_would_train_nothing(run_cache, method, more, backbone, is_told):
+    strategy = PRESETS[method].model_copy(update=more).model_dump(mode="json")
+    warnings = prepare(config_of(method, backbone=backbone, strategy=strategy)).warnings
+    assert any(line.startswith("nothing is trained after the bootstrap") for line in warnings) is is_told
 
 
 def test_layers_that_differ_in_training_are_found_wherever_they_are():

@@ -212,6 +212,9 @@ def test_claims_about_other_data_or_several_settings_are_not_judged(runs, regist
     assert found == [None] and "no finished runs of that here" in problems[0]
     found, problems = judge([comparison, comparison], registry(BETTER))
     assert found == [None, None] and "2 settings here fit, none is judged" in problems[0]
+    others = compare_runs([run for run in runs if run.label == "fedavg"])
+    found, problems = judge([others, comparison], registry(BETTER))
+    assert found[0] is None and found[1].claims[0].verdict == "supported" and not problems, "there both methods ran"
 
 
 def test_other_sensors_than_all_have_their_own_figure(repeat, registry):

@@ -183,3 +183,24 @@ def test_an_optimizer_beside_a_step_of_its_own_is_refused():
     with pytest.raises(ValidationError, match=r"server.optimizer = 'fedadam' with strategy .*:Mine: its server_step "):
         ExperimentConfig(strategy=Mine(), server=server)
     assert ExperimentConfig(strategy=Prox(), server=server).strategy.no_average == ""
+
+
+def test_a_name_that_nearly_is_a_hooks_is_refused():
+    class Typo(rr.FedAvg):
+        def server_stpe(self, mean, memory):
+            return mean, memory
+
+        def _server_stop(self):
+            """Private, as nobody calls it."""
+
+    with pytest.raises(rr.UserError, match=r"Typo: server_stpe is called by nobody \(did you mean 'server_step'\?\)"):
+        Typo().build()
+
+
+def test_a_loss_of_ones_own_says_what_it_costs_or_is_warned_of():
+    class Free(Prox):
+        flops_per_value = 0.0
+
+    assert Prox().build().insight.warnings(None) == () == rr.FedAvg().build().insight.warnings(None)
+    (line,) = Free().build().insight.warnings(None)
+    assert line.startswith("Free: its client_loss is charged nothing") and "flops_per_value" in line

@@ -37,7 +37,6 @@ PACKAGES = ("relief_ray", "actors", "tune_configs")
 TABLE_ACCOUNTING = "the value `fedavg` of `paper_accounting`: charged like FedAvg"
 ALLOWED = {
     "fedavg": {
-        "actors/commands/options.py": ({"fedavg": 1}, "default of an option, before the library is loaded"),
         "actors/commands/fleet.py": ({"fedavg": 3}, "keys of its JSON"),
         "relief_ray/conformance/backbones.py": ({"fedavg": 1}, "methods that a backbone is judged with"),
         "relief_ray/conformance/runner.py": ({"fedavg": 1}, "the reference numbers of every machine"),
@@ -56,7 +55,6 @@ ALLOWED = {
         "relief_ray/strategies/pilot.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
     },
     "relief": {
-        "actors/commands/options.py": ({"relief": 1}, "default of an option, before the library is loaded"),
         "relief_ray/conformance/backbones.py": ({"relief": 1}, "methods that a backbone is judged with"),
         "relief_ray/report/paper.py": ({"v1": 1, "v2": 1, "v3": 1}, "rows V1 to V3 of the paper's Table III"),
         "relief_ray/strategies/bounds.py": ({"Relief": 2, "import": 2}, "drop_slow waits until RELIEF's T*"),
@@ -86,14 +84,16 @@ ROLES = {
         "relief_ray/report/figures/timeline.py": (2, "the upper panel"),
         "relief_ray/report/results.py": (2, COMPARED),
         "relief_ray/report/tables/rows.py": (4, COMPARED),
-        "relief_ray/report/tables/methods.py": (2, COMPARED),
+        "relief_ray/report/tables/methods.py": (1, COMPARED),
+        "actors/commands/study.py": (2, COMPARED),
         "relief_ray/report/tables/paper.py": (3, "figures of the paper's text"),
         "tune_configs/frontier.py": (4, CHOICE),
         "tune_configs/paper_grids.py": (5, CHOICE),
         "relief_ray/studies/preset_specs.py": (4, CHOICE),
-        "relief_ray/report/remarks.py": (3, COMPARED),
+        "relief_ray/report/remarks.py": (4, COMPARED),
     },
     "PROPOSED": {
+        "actors/commands/study.py": (1, "of more methods than two, the one whose scatter is asked for"),
         "actors/commands/fleet.py": (1, "its deadline is shown where the run's method has none"),
         "relief_ray/report/figures/devices.py": (3, "the figures of its allocation and its traces"),
         "relief_ray/report/figures/style.py": (1, "its colour is the same on every page"),
@@ -112,7 +112,6 @@ ROLES = {
         "relief_ray/report/tables/paper.py": (1, "figures of the paper's text"),
         "tune_configs/frontier.py": (1, CHOICE),
         "tune_configs/paper_grids.py": (1, CHOICE),
-        "relief_ray/studies/preset_specs.py": (1, CHOICE),
     },
     "V2": {},
     "V3": {},

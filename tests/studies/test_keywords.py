@@ -142,3 +142,10 @@ def test_an_error_of_this_project_stays_as_it_is(monkeypatch):
     monkeypatch.setattr("relief_ray.studies.loop.plan_of", len)
     with pytest.raises(TypeError, match="takes exactly one argument"):
         rr.run("quick", quiet=True)
+
+
+def test_a_message_is_not_buried_in_a_traceback():
+    with pytest.raises(rr.UserError) as caught:
+        rr.run("quick", rouds=3)
+    assert [entry.name for entry in caught.traceback] == ["test_a_message_is_not_buried_in_a_traceback", "run"]
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__

@@ -298,17 +298,19 @@ class FurtherSlot:
 
 
 def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
-    """Warn of a deadline that buys nothing, and of a model that has no block of the fusion by sensor.
+    """Warn of a deadline that buys nothing, and of a model without blocks by sensor, of which nothing would be trained.
 
     V1 and ``mandatory_only`` choose no groups.
     """
     if config.select in ("all", "none"):
         return ()
-    if any(group.role == "fusion_a" for group in run.context.layout):
-        return tight_deadline(config, run)
+    tight = tight_deadline(config, run)
+    if not tight or any(group.role == "fusion_a" for group in run.context.layout):
+        return tight
     return (
-        "this backbone has no block of the fusion per sensor, so that no client has a group that it must train; set "
-        "strategy.slots_slowest or strategy.cover=true, or take a model with encoders by sensor",
+        "nothing is trained after the bootstrap, so F1 and speed say nothing: this backbone has no block of the fusion "
+        "by sensor, and no client has a group that it must train; set strategy.cover=true or strategy.slots_slowest, "
+        "or take a model with encoders by sensor",
     )
 
 

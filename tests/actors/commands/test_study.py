@@ -111,3 +111,22 @@ def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
     file.write_text(CLAIMS + "  - {first: v1, second: fedavg}\n")
     with pytest.raises(UserError, match="holds 1 cells that were begun under other claims"):
         replace(plan, claims_file=file).write()
+
+
+def test_claims_about_unknown_methods_are_refused_before_anything_runs(invoke: Invoke, tmp_path):
+    (tmp_path / "c.yaml").write_text(CLAIMS.replace("first: relief", "first: releif"))
+    done = invoke("run", "quick", "--claims", tmp_path / "c.yaml", "--strategies", "fedavg,relief", "--dry-run")
+    assert done.exit_code == 2 and "'releif': no planned method (did you mean 'relief'?)" in " ".join(
+        done.stderr.split()
+    )
+    (tmp_path / "c.yaml").write_text(CLAIMS)
+    known = invoke("run", "quick", "--claims", tmp_path / "c.yaml", "--strategies", "fedavg", "--dry-run")
+    assert known.exit_code == 0, "a method that a later call may add"
+
+
+def test_the_pair_and_the_number_of_claims_are_those_of_the_folder(invoke: Invoke, tmp_path):
+    (tmp_path / "c.yaml").write_text(CLAIMS.replace("first: relief", "first: fedprox"))
+    words = ("--set", "tracking.enabled=false", "--claims", tmp_path / "c.yaml", "--seeds", "0-3")
+    assert invoke("run", "quick", "--strategies", "fedavg,fedprox", "--out", tmp_path / "r", *words).exit_code == 0
+    shown = " ".join(invoke("plan-study", tmp_path / "r").stdout.split())
+    assert "over 1 claim " in shown and "4 paired runs of fedprox and fedavg" in shown
