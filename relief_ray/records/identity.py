@@ -216,14 +216,14 @@ def layout_digest(layout: GroupLayout) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def commit() -> str:
-    """Return the commit of the working tree, marked where files differ from it; without one, the sources' digest."""
-    root = Path(__file__).resolve().parents[1]
+def commit() -> str | None:
+    """Return the commit of this program's checkout, marked where files differ from it; None outside of one."""
+    root = Path(__file__).resolve().parents[2]
     try:
         head = _git(root, "rev-parse", "--short", "HEAD")
         return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return f"sources {source_digest()[:12]}"
+        return None
 
 
 def _git(root: Path, *arguments: str) -> str:
