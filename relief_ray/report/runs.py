@@ -505,9 +505,8 @@ class GridItem:
 
     @property
     def title(self) -> str:
-        """Method, fold (where the split has folds) and seed in words."""
-        fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
-        return f"{self.label}, fold {fold}, seed {seed}" if has_folds(self.config) else f"{self.label}, seed {seed}"
+        """As ``Loaded.title``."""
+        return f"{self.label}, {draw_of(self.config)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
