@@ -233,16 +233,14 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
-# Of a value's text.
-_MAX_PARAM_CHARS = 500
+def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The configuration's values by dotted path; lists stay one value."""
+    values: dict[str, JsonValue] = {}
+    for key, value in sorted(config.items()):
+        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return values
 
 
-def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and short texts; lists stay one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
-    return flat
+def value_text(value: JsonValue) -> str:
+    """A value of a configuration as it is typed: a text bare, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)

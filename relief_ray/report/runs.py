@@ -24,7 +24,7 @@ from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_p
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
-from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
@@ -255,14 +255,6 @@ def draw_of(config: Config) -> str:
     if isinstance(number, int):
         return f"{place}replicate {number}"
     return f"{place}{f'rotation {rotation}, ' if rotation else ''}seed {seed}"
-
-
-def flat(config: Config) -> dict[str, JsonValue]:
-    """The configuration's values by dotted path."""
-    values: dict[str, JsonValue] = {}
-    for key, value in sorted(config.items()):
-        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
-    return values
 
 
 def config_text(config: Config, path: str, default: str = "-") -> str:

@@ -40,7 +40,7 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat_params, note_begun, why_closed
+from relief_ray.records.identity import flat, note_begun, value_text, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
@@ -440,15 +440,18 @@ def _block(row: PlannedCell) -> str:
 
 def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
     """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
-    there, here = flat_params(recorded), flat_params(config.model_dump(mode="json"))
+    there, here = flat(recorded), flat(config.model_dump(mode="json"))
     keys = [
         k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
     ]
     return _side_by_side(there, here, keys)
 
 
-def _side_by_side(there: Mapping[str, object], here: Mapping[str, object], keys: Sequence[str]) -> str:
-    lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
+def _side_by_side(there: Mapping[str, JsonValue], here: Mapping[str, JsonValue], keys: Sequence[str]) -> str:
+    def text(values: Mapping[str, JsonValue], key: str) -> str:
+        return value_text(values.get(key, "unset"))
+
+    lines = [f"{k} is {text(there, k)} there, asked: {text(here, k)}" for k in keys]
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 

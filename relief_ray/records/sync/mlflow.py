@@ -25,7 +25,7 @@ from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
-from relief_ray.records.identity import flat_params
+from relief_ray.records.identity import flat, value_text
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
@@ -49,6 +49,8 @@ _SYNC_FILE, _EXPORT_LOCK = "sync.json", "sync.lock"
 _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
+# Of a value's text.
+_MAX_PARAM_CHARS = 500
 _MAX_DIGEST_CHARS = 36
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
@@ -379,7 +381,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
-    params = [Param(key, value) for key, value in flat_params(record.config).items()]
+    params = [Param(key, value_text(value)[:_MAX_PARAM_CHARS]) for key, value in flat(record.config).items()]
     for start in range(0, len(params), MAX_BATCH_PARAMS):
         client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run
