@@ -50,6 +50,15 @@ def test_what_the_user_says_stays():
     assert hosts == [{"CPU": 0.25}] * 8
 
 
+def test_cells_at_a_time_have_whole_places_and_write_on_this_node():
+    head, board = {"CPU": 4.0, "memory": 8e9}, {"CPU": 1.0, "memory": 2e9}
+    nodes = Nodes(each=(head, board), here=head)
+    assert num_at_once([{"memory": 4e8}, {"CPU": 1.0}], nodes) == 5
+    assert num_at_once([{"memory": 4e8}, {"CPU": 1.0}], nodes, most=3) == 3
+    assert num_at_once([{"memory": 3e9}, {"CPU": 1.0}], nodes) == 2, "processes that write have this node's memory"
+    assert num_at_once([{"memory": 4e8}, {"CPU": 2.5}], nodes) == 1, "no host takes cores of two nodes"
+
+
 def test_processes_of_trials_are_as_many_as_this_node_has_memory_for():
     small = Nodes(each=({"CPU": 2.0, "memory": 2e9},) * 32, here={"CPU": 2.0, "memory": 2e9})
     bundles = bundles_of(config_of(), small)
