@@ -110,6 +110,16 @@ def test_a_program_runs_here_without_mlflow_unless_it_says_otherwise(tmp_path):
         cells(tmp_path, "quick", settings=chosen)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_clients_with_places_by_type_are_an_actor_each_as_on_the_command_line(jobs, tmp_path):
+    typed = {"runtime": {"placement": "typed"}}
+    assert cells(tmp_path, "quick", on="ray", jobs=jobs, settings=typed)[0].config.runtime.mode == "actors"
+    assert cells(tmp_path, typed, on="ray", jobs=jobs)[0].config.runtime.mode == "actors", "as a file says"
+    both = {"runtime": {"placement": "typed", "mode": "packed"}}
+    with pytest.raises(rr.UserError, match="any client runs on any node"):
+        cells(tmp_path, both, on="ray", jobs=jobs)
+
+
 def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
     relief = PRESETS["relief"].model_copy(update={"gamma": 0.5})
     made = cells(tmp_path, "quick", strategies=["relief", relief, {"name": "relief", "gamma": 0.25}, "relief"])

@@ -92,6 +92,8 @@ def test_runs_side_by_side_on_a_cluster_go_to_all_nodes_too(monkeypatch, setting
     assert as_typed(placed(given, jobs=2)) == [*added, *settings]
     is_named = settings == ["runtime.address=h:6379"]
     assert as_typed(placed(given, jobs=1)) == [*(added if is_named else []), *settings]
+    file = {"runtime": {"placement": "typed"}}
+    assert as_typed(placed([], jobs=2, study=file)) == ["runtime.mode=actors"]
     monkeypatch.setenv("RAY_ADDRESS", "h:6379")
     assert as_typed(placed([], jobs=2)) == ["runtime.mode=auto"], "as in a Ray job"
 
