@@ -18,7 +18,7 @@ from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT
-from relief_ray.records.identity import flat, value_text
+from relief_ray.records.identity import flat
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
@@ -27,7 +27,7 @@ from relief_ray.studies.plan import Plan, State
 from relief_ray.studies.progress import headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import load
-from relief_ray.support.errors import counted
+from relief_ray.support.errors import counted, value_text
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 

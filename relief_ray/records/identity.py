@@ -239,8 +239,3 @@ def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     for key, value in sorted(config.items()):
         values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
     return values
-
-
-def value_text(value: JsonValue) -> str:
-    """A value of a configuration as it is typed: a text bare, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)

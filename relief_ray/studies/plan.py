@@ -40,7 +40,7 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat, note_begun, value_text, why_closed
+from relief_ray.records.identity import flat, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
@@ -60,7 +60,7 @@ from relief_ray.studies.spec import (
     make_cell,
     strategy_of,
 )
-from relief_ray.support.errors import Setting, UserError, counted, nearest, option
+from relief_ray.support.errors import Setting, UserError, counted, nearest, option, value_text
 from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import resumed, typed

@@ -25,14 +25,14 @@ from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
-from relief_ray.records.identity import flat, value_text
+from relief_ray.records.identity import flat
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import move, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
