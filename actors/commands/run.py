@@ -9,7 +9,7 @@ timed rounds, and which fit into a budget.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain, count
@@ -41,7 +41,7 @@ from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.copies import copied
-from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
+from relief_ray.studies.loop import Loop, compute, rounds_to_do
 from relief_ray.studies.plan import (
     OtherRun,
     Plan,
@@ -239,32 +239,20 @@ def _computed(
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
+    ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
 
-    def computed(how: Callable[[Loop], None]) -> Loop:
-        def advised(loop: Loop) -> None:
-            """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
-            how(loop)
-            if _is_over(plan, todo):
-                rest = f"relief-ray sync {typed(plan.out)}"
-                stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
-
-        return compute(plan, advised, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
+    def how(loop: Loop) -> None:
+        """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
+        ray.how(options.jobs, other_code=options.other_code)(loop)
+        if _is_over(plan, todo):
+            rest = f"relief-ray sync {typed(plan.out)}"
+            stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
 
     with closing(shown):
         for note in notes:
             shown.note(note)
-        if plan.kind == "grid" or (options.jobs != 1 and len(todo) > 1):
-            from actors.grids.scheduler import SideBySide
-
-            loop = computed(
-                SideBySide(
-                    jobs=options.jobs, dashboard=options.dashboard, other_code=options.other_code, lost=stop.lost
-                )
-            )
-        else:
-            ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
-            with ray.session:
-                loop = computed(one_after_another(ray, other_code=options.other_code))
+        with ray.session:
+            loop = compute(plan, how, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
     if loop.disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not _is_over(plan, todo):

@@ -114,8 +114,8 @@ class Computer:
             make = partial(SerialExecutor, inputs=self.inputs)
             return run_opened(setup, path, make, stop, on_note=on_note)
 
-    def how(self, jobs: int, *, other_code: bool) -> How:
-        """How a study's cells are computed, ``jobs`` at a time."""
+    def how(self, jobs: int | None, *, other_code: bool) -> How:
+        """How a study's cells are computed, ``jobs`` at a time; None: as many as there are places."""
         return one_after_another(self, other_code=other_code)
 
     def unopened(self) -> Computer:
