@@ -15,7 +15,6 @@ from actors.grids.places import address_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import where_to_look
-from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import flat
@@ -24,7 +23,7 @@ from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan, State
-from relief_ray.studies.progress import headline_f1
+from relief_ray.studies.progress import duration, headline_f1, shortened
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import load
 from relief_ray.support.errors import counted, value_text

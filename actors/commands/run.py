@@ -32,7 +32,7 @@ from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_ear
 from actors.launch import OnRay
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
-from actors.terminal.progress import duration, grid_display, run_display
+from actors.terminal.progress import grid_display, run_display
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
@@ -54,7 +54,7 @@ from relief_ray.studies.plan import (
     refuse_stale,
 )
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.progress import Callback
+from relief_ray.studies.progress import Callback, duration
 from relief_ray.studies.spec import MODE, Spec, as_typed, joined, mode_asked, runtime_of
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted

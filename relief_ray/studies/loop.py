@@ -657,7 +657,8 @@ def _compute_study(request: Request, computer: Computer) -> Study:
 
 
 def _computed(plan: Plan, computer: Computer, request: Request) -> None:
-    shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=request.quiet)
+    todo = [rounds_to_do(state) for state in plan.look()]
+    shown = display(len(todo), sum(todo), request.jobs, quiet=request.quiet)
     with closing(shown):
         loop = compute(plan, computer.how(request.jobs, other_code=request.other_code), shown)
     for name in loop.senders.behind:
