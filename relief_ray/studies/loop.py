@@ -585,23 +585,8 @@ def run(
         UserError: bad input; the message names the place, what was found, what was expected and the fix.
         UserCodeFailed: a file of one's own raised an error; the message names it, function and line.
     """
-    request = Request(
-        target=experiment,
-        strategies=strategies,
-        seeds=seeds,
-        folds=folds,
-        rounds=rounds,
-        name=name,
-        claims=claims,
-        out=out,
-        set=set or {},
-        quiet=quiet,
-        other_code=other_code,
-        rerun_stale=rerun_stale,
-        on=on,
-        jobs=jobs,
-        settings=settings,
-    )
+    words = {name: value for name, value in locals().items() if name != "experiment"}
+    request = Request(target=experiment, **words | {"set": set or {}})
     with _computing(request) as computer:
         return _compute_study(request, computer)
 

@@ -240,25 +240,7 @@ Seeds = Iterable[SupportsIndex] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Arguments of ``run``.
-
-    Attributes:
-        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
-        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
-        seeds: seeds, in place of the target's seeds or replicates.
-        folds: folds of the held-out subjects, in place of the target's; a number: that one.
-        rounds: rounds of every run.
-        name: name of the study; None: the target's.
-        claims: file with the claims that the runs are to judge; None: the target's.
-        out: folder of the records; None: a temporary one.
-        set: values by dotted key.
-        quiet: show no progress.
-        other_code: take runs that other code computed, and go on with those that it began.
-        rerun_stale: compute such runs again.
-        on: what computes: this process, or Ray.
-        jobs: runs at a time.
-        settings: sections of the configuration by name.
-    """
+    """Arguments of ``run``, which says what they are; ``target``: its experiment."""
 
     target: Target
     strategies: StrategyLike | Sequence[StrategyLike] | None = None
