@@ -304,14 +304,16 @@ def condensed(loaded: Loaded) -> Loaded:
 
 
 def _check_folder(path: Path) -> None:
-    """Check that there is a folder of this name.
+    """Check that there is a folder or file of this name.
 
     Raises:
         UserError: there is none; the likest beside it is named.
     """
     if not path.exists():
         others = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{path}: does not exist{nearest(path.name, others)}; name a folder of runs")
+        raise UserError(
+            f"{path}: does not exist{nearest(path.name, others)}; name a folder of runs, or committed results"
+        )
 
 
 def is_committed(path: Path) -> bool:
@@ -588,6 +590,7 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 
 
 def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    _check_folder(path)
     if is_committed(path):
         runs = read_small(path)
         return [(f"{path}#{name}", item_of(name, loaded)) for name, loaded in runs.items()], [
@@ -600,7 +603,6 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
-    _check_folder(path)
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "

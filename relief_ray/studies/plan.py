@@ -202,7 +202,7 @@ class Plan:
         Raises:
             UserError: neither a plan of this kind nor a run is there, or it cannot be read or gone on with.
         """
-        _refuse_others(settings)
+        _refuse_changes(settings)
         path = folder / PLAN_FILE
         if path.exists():
             file = read_plan_file(path)
@@ -555,7 +555,7 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
             )
 
 
-def _refuse_others(settings: Sequence[Setting]) -> None:
+def _refuse_changes(settings: Sequence[Setting]) -> None:
     """Check that settings of a resume, which continues the same computation, do not change it.
 
     Raises:

@@ -721,7 +721,7 @@ def each_cell(
     if spec.kind == "grid":
         spec = _known_methods(spec, skip_unknown)
     for point in points(spec):
-        _refuse_others(rest, point.method, spec)
+        _refuse_other_methods_fields(rest, point.method, spec)
         yield _cell_of(spec, point, rest, tuned)
 
 
@@ -756,7 +756,7 @@ def check_strategy(name: str) -> None:
         raise UserError(f"strategy: {error}") from error
 
 
-def _refuse_others(settings: Sequence[Setting], label: str, spec: Spec) -> None:
+def _refuse_other_methods_fields(settings: Sequence[Setting], label: str, spec: Spec) -> None:
     """Check that a setting of the strategy that some method of the study has is one of this method's too.
 
     Raises:
