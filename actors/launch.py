@@ -30,7 +30,7 @@ from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
-    from relief_ray.studies.loop import How, Tell
+    from relief_ray.studies.loop import How, Loop, Tell
 
 # Worker processes on which a method has to have the bits of the plain loop.
 _NUM_COMPARED = 2
@@ -50,7 +50,7 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
 
 @dataclass(kw_only=True, slots=True)
 class OnRay(Computer):
-    """Computes the cells of one study on Ray, which is opened with the first that needs it and ended with ``session``.
+    """Computes the cells of a study on Ray, which is opened with the first that needs it and ended with ``session``.
 
     Attributes:
         name: first part of the names of worker processes; empty: the first run's.
@@ -86,15 +86,17 @@ class OnRay(Computer):
             self.session.callback(self.workers.close)
         return run_experiment(setup, path, Hooks(on_note=on_note, should_stop=stop), self.workers)
 
-    def how(self, jobs: int, *, other_code: bool) -> How:
-        """Compute cells one after the other, or ``jobs`` at a time as trials of Ray Tune."""
-        alone = Computer.how(self, jobs, other_code=other_code)
-        if jobs == 1:
-            return alone
-        from actors.grids.scheduler import SideBySide
+    def how(self, jobs: int | None, *, other_code: bool) -> How:
+        """Compute a grid's cells, and several runs with ``jobs``, as trials of Ray Tune; others one after the other."""
 
-        several = SideBySide(jobs=jobs, other_code=other_code)
-        return lambda loop: (several if len(loop.todo) > 1 else alone)(loop)
+        def computed(loop: Loop) -> None:
+            if loop.plan.kind != "grid" and (jobs == 1 or len(loop.todo) < 2):
+                return Computer.how(self, jobs, other_code=other_code)(loop)
+            from actors.grids.scheduler import SideBySide
+
+            return SideBySide(jobs=jobs, dashboard=self.dashboard, other_code=other_code, lost=self.lost)(loop)
+
+        return computed
 
     def unopened(self) -> OnRay:
         """Return one without session and listeners."""

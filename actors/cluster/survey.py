@@ -38,7 +38,7 @@ def unplaced(bundles: Iterable[Bundle], nodes: Iterable[Bundle]) -> tuple[Bundle
     First fit in decreasing order: exact where processes are alike, as clients of a type are.
     """
     free = [dict(node) for node in nodes]
-    return tuple(bundle for bundle in sorted(bundles, key=_weight, reverse=True) if not _is_placed(bundle, free))
+    return tuple(bundle for bundle in sorted(bundles, key=_weight, reverse=True) if not is_placed(bundle, free))
 
 
 def _weight(bundle: Bundle) -> tuple[int, float]:
@@ -47,7 +47,8 @@ def _weight(bundle: Bundle) -> tuple[int, float]:
     return rare, bundle.get("CPU", 0.0) + bundle.get("memory", 0.0) / (1024 * MIB)
 
 
-def _is_placed(bundle: Bundle, free: list[dict[str, float]]) -> bool:
+def is_placed(bundle: Bundle, free: Iterable[dict[str, float]]) -> bool:
+    """Whether a process finds a place on the first node that has one, which then has so much less to give."""
     for node in free:
         if all(node.get(name, 0.0) + GRAIN >= amount for name, amount in bundle.items()):
             node.update({name: node.get(name, 0.0) - amount for name, amount in bundle.items()})
@@ -115,14 +116,6 @@ def in_words(resources: Bundle) -> str:
     if "server" in offered:
         parts.append("server")
     return ", ".join(parts) or "nothing"
-
-
-def at_once(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int) -> int:
-    """Number of equal trials that find places together, at most ``most``."""
-    number = 0
-    while number < most and not unplaced([*trial] * (number + 1), nodes):
-        number += 1
-    return number
 
 
 _ANSWER_S = 60.0

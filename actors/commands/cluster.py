@@ -20,7 +20,7 @@ from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
 from actors.cluster.survey import Bundle, NodeFacts, in_words
 from actors.commands.options import NodeChoice
-from actors.grids.places import bundles_of, fleet_of, is_chosen_here, settled
+from actors.grids.places import bundles_of, fleet_of, is_chosen_here, num_at_once, settled
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
 from actors.runtime.single_run import choose_mode
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 # `relief-ray cluster check`: the nodes of a cluster, and whether a target fits on them.
-
-_MOST_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,23 +105,28 @@ def trains(nodes: Sequence[NodeFacts], need: Need) -> list[NodeFacts]:
 
 
 def judge(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle], place: str) -> Fit:
-    """Whether a target fits on nodes that offer ``offers``; ``place``: address of the head.
+    """Whether a target fits on nodes that offer ``offers``, the head first; ``place``: its address.
 
     Raises:
         UserError: there is no such target.
     """
     need = need_of(target, settings, offers)
     lacking = nodes_of.unplaced(need.bundles, offers)
-    most = min(need.num_cells or 0, _MOST_AT_ONCE)
-    number = nodes_of.at_once(need.bundles, offers, most) if need.num_cells else None
+    is_grid = need.num_cells is not None and not need.impossible
+    number = num_at_once(need.bundles, _from_head(offers), need.num_cells) if is_grid else None
     return Fit(need=need, unplaced=lacking, at_once=number, changes=tuple(nodes_of.changes(lacking, place)))
+
+
+def _from_head(offers: Sequence[Bundle]) -> Nodes:
+    """The cluster as a command on its head sees it."""
+    return Nodes(each=tuple(offers), here=offers[0])
 
 
 def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle]) -> Need:
     """Resources that a target needs. Presets and files are placed by type unless ``settings`` say otherwise.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
-    ``offers``: resources of each node.
+    ``offers``: resources of each node, the head first.
 
     Raises:
         UserError: there is no such target.
@@ -131,8 +134,7 @@ def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence
     verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
     if len(target) > 2 or verb not in ("", "run", "grid"):
         raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
-    # As a command on a node of all its resources would see the cluster.
-    nodes = Nodes(each=tuple(offers), here=total_of(offers))
+    nodes = _from_head(offers)
     if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
         return _grid_need(name, cells_of(load_grid(name), settings), nodes)
     keys = {setting.path for setting in settings}

@@ -12,7 +12,6 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from actors.terminal.exit_codes import Result, figure
-from actors.terminal.progress import is_interactive, make_console
 from relief_ray import __version__
 from relief_ray.config.experiment import assign, parse
 from relief_ray.data import DataConfig, get_spec, open_dataset
@@ -31,6 +30,7 @@ from relief_ray.report.figures.data import classes_figure, strips_figure
 from relief_ray.report.formats.pages import html
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.describe import DataDescription, data_config, data_description, quality_tables
+from relief_ray.studies.progress import is_interactive, make_console
 from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic

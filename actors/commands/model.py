@@ -54,6 +54,7 @@ def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part) -> Ite
             "num_windows": evaluation.num_windows,
             "f1_own_sensors": evaluation.f1_own_sensors,
             "f1_own_subjects": evaluation.f1_own_subjects,
+            "f1_canonical_own_sensors": evaluation.f1_canonical_own_sensors,
             "canonical": {"+".join(s.sensors): s.f1 for s in evaluation.canonical},
             "own": {s.client: s.f1 for s in evaluation.own},
         }
@@ -76,15 +77,13 @@ def scores_text(name: str, evaluation: Evaluation) -> str:
         table(["model", "sensors", "clients with them", "F1 %"], rows, left=2),
     ]
     has_own_models = bool(evaluation.own and evaluation.personal)
-    if evaluation.f1_own_sensors is not None:
-        output = " and output" if evaluation.own and not evaluation.personal else ""
-        lines.append(
-            f"\n  one for all, mean over clients, each through its own sensors{output}: "
-            f"{100 * evaluation.f1_own_sensors:.1f} %"
-        )
-    if has_own_models:
-        mean = sum(score.f1 for score in evaluation.own) / len(evaluation.own)
-        lines.append(f"\n  clients' own models, mean over clients, through the same sensors: {100 * mean:.1f} %")
+    one = evaluation.f1_canonical_own_sensors if has_own_models else evaluation.f1_own_sensors
+    if one is not None:
+        output = " and output" if evaluation.own and not has_own_models else ""
+        lines.append(f"\n  one for all, mean over clients, each through its own sensors{output}: {100 * one:.1f} %")
+    if has_own_models and evaluation.f1_own_sensors is not None:
+        mean = 100 * evaluation.f1_own_sensors
+        lines.append(f"\n  clients' own models, mean over clients, through the same sensors: {mean:.1f} %")
     if evaluation.f1_own_subjects is not None:
         lines.append(
             f"\n  {'own models' if has_own_models else 'one for all'}, through own sensors, on the subjects they know "

@@ -15,19 +15,18 @@ from actors.grids.places import address_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import where_to_look
-from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT
-from relief_ray.records.identity import flat_params
+from relief_ray.records.identity import flat
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan, State
-from relief_ray.studies.progress import headline_f1
+from relief_ray.studies.progress import duration, headline_f1, shortened
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import load
-from relief_ray.support.errors import counted
+from relief_ray.support.errors import counted, value_text
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
@@ -348,14 +347,12 @@ def _differing(config: ExperimentConfig) -> dict[str, str]:
     preset = PRESETS.get(config.label())  # a method's name stands for all of its preset's values
     usual = ExperimentConfig().model_copy(update={"strategy": preset or config.strategy})
     texts, defaults = (
-        flat_params({key: getattr(each, key).model_dump(mode="json") for key in ("runtime", "tracking", "strategy")})
+        flat({key: getattr(each, key).model_dump(mode="json") for key in ("runtime", "tracking", "strategy")})
         for each in (config, usual)
     )
-    deciding = {
-        k: v for k, v in flat_params(config.identity()).items() if preset is None or not k.startswith("strategy.")
-    }
+    deciding = {k: v for k, v in flat(config.identity()).items() if preset is None or not k.startswith("strategy.")}
     differ = {k: v for k, v in texts.items() if defaults.get(k) != v}
-    return {key: value for key, value in {**deciding, **differ}.items() if key not in _AXES}
+    return {key: value_text(value) for key, value in {**deciding, **differ}.items() if key not in _AXES}
 
 
 def next_steps(plan: Plan) -> list[str]:

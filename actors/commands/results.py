@@ -22,7 +22,7 @@ from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.committed import FILE, write_committed
-from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
 from relief_ray.report.build import build, write
@@ -31,7 +31,7 @@ from relief_ray.report.comparison import Comparison, by_setting, compare
 from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text as render
-from relief_ray.report.runs import STATUSES, Inventory, flat, is_committed, take_inventory
+from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError

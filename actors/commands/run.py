@@ -9,12 +9,12 @@ timed rounds, and which fit into a budget.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
+from types import MappingProxyType
 
 from actors.commands.options import Options
 from actors.commands.plan_text import (
@@ -32,7 +32,7 @@ from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_ear
 from actors.launch import OnRay
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
-from actors.terminal.progress import duration, grid_display, run_display
+from actors.terminal.progress import grid_display, run_display
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
@@ -41,7 +41,7 @@ from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.copies import copied
-from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
+from relief_ray.studies.loop import Loop, compute, rounds_to_do
 from relief_ray.studies.plan import (
     OtherRun,
     Plan,
@@ -54,8 +54,8 @@ from relief_ray.studies.plan import (
     refuse_stale,
 )
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.progress import Callback
-from relief_ray.studies.spec import Spec, as_typed, joined
+from relief_ray.studies.progress import Callback, duration
+from relief_ray.studies.spec import MODE, Spec, as_typed, joined, mode_asked, runtime_of
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
@@ -74,14 +74,15 @@ def run_command(
     spec, settings = load_spec(target), _with_short(settings, options)
     if options.claims is not None:
         spec = replace(spec, claims=str(options.claims))
-    how = placed(settings, options.jobs, own_mode(spec))
+    how = placed(settings, options.jobs, spec.settings)
     if out is None and not options.rerun_stale:
         plan = _plan_in_a_folder_of_its_own(spec, how, options)
     else:
         plan = Plan.of(spec, out or Path("runs") / spec.name, how)
         refuse_begun(plan)
     if (mode := overruled_mode(spec, settings, options.jobs)) is not None:
-        cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
+        is_physical = runtime_of(spec.settings, settings).get("physical") is True
+        cause = "runtime.physical=true" if is_physical else "runtime.placement=typed"
         say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
     _check_dashboard(plan, options)
     if options.dry_run:
@@ -142,7 +143,7 @@ def resume_command(
     folder, settings = local_folder(target, out, settings)
     # Begun runs keep the mode that their plan has.
     takes_other = options.other_code or options.rerun_stale
-    plan = Plan.read(folder, placed(settings, options.jobs, own=""), other_code=takes_other)
+    plan = Plan.read(folder, placed(settings, options.jobs, None), other_code=takes_other)
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
@@ -238,32 +239,20 @@ def _computed(
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
+    ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
 
-    def computed(how: Callable[[Loop], None]) -> Loop:
-        def advised(loop: Loop) -> None:
-            """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
-            how(loop)
-            if _is_over(plan, todo):
-                rest = f"relief-ray sync {typed(plan.out)}"
-                stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
-
-        return compute(plan, advised, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
+    def how(loop: Loop) -> None:
+        """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
+        ray.how(options.jobs, other_code=options.other_code)(loop)
+        if _is_over(plan, todo):
+            rest = f"relief-ray sync {typed(plan.out)}"
+            stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
 
     with closing(shown):
         for note in notes:
             shown.note(note)
-        if plan.kind == "grid" or (options.jobs != 1 and len(todo) > 1):
-            from actors.grids.scheduler import SideBySide
-
-            loop = computed(
-                SideBySide(
-                    jobs=options.jobs, dashboard=options.dashboard, other_code=options.other_code, lost=stop.lost
-                )
-            )
-        else:
-            ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
-            with ray.session:
-                loop = computed(one_after_another(ray, other_code=options.other_code))
+        with ray.session:
+            loop = compute(plan, how, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
     if loop.disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not _is_over(plan, todo):
@@ -458,9 +447,6 @@ def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Se
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-_MODE = "runtime.mode"
-
-
 def _with_short(settings: Sequence[Setting], options: Options) -> tuple[Setting, ...]:
     """The settings, including those that options are shorthand for.
 
@@ -484,59 +470,38 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: Mapping[str, int | 
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
 
 
-def own_mode(spec: Spec) -> str:
-    """The ``runtime.mode`` of a preset or file."""
-    runtime = spec.settings.get("runtime")
-    return str(runtime.get("mode", "auto")) if isinstance(runtime, dict) else "auto"
+def placed(
+    settings: Sequence[Setting], jobs: int | None, study: Mapping[str, object] | None = MappingProxyType({})
+) -> list[Setting]:
+    """The settings, with the mode that follows from them and a ``study``'s; None: runs were begun and keep theirs.
 
-
-def placed(settings: Sequence[Setting], jobs: int | None, own: str = "inline") -> list[Setting]:
-    """The settings, with the mode that follows from them unless the user names one.
-
-    Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
-    cluster that is joined ``auto`` gives each of them a worker on any node, where there are several. A single run whose
-    cluster is named is computed there, also where ``own``, the mode of its preset or file, is ``inline``.
+    A single run whose cluster is named is computed there, also where the study's mode is ``inline``.
 
     Raises:
         UserError: a single run in this process is given the address of a cluster.
     """
     chosen = _chosen(settings)
-    is_named = chosen.get("runtime.address") is not None
-    if _MODE in chosen:
-        if is_named and jobs == 1 and chosen[_MODE] == "inline":
-            raise UserError(
-                f"{Setting('runtime.address', chosen['runtime.address'])}: a run with {Setting(_MODE, 'inline')} is "
-                "computed in this process; expected one on workers: leave out the mode, or the address"
-            )
-        return list(settings)
-    if _is_typed(chosen):
-        return [Setting(_MODE, "actors"), *settings]
-    mode = "auto" if is_named or "RAY_ADDRESS" in os.environ else "inline"
-    keeps_own = jobs == 1 and not (is_named and own == "inline")
-    return [*([] if keeps_own else [Setting(_MODE, mode)]), *settings]
+    address = chosen.get("runtime.address")
+    if address is not None and jobs == 1 and chosen.get(MODE) == "inline":
+        raise UserError(
+            f"{Setting('runtime.address', address)}: a run with {Setting(MODE, 'inline')} is computed in this process; "
+            "expected one on workers: leave out the mode, or the address"
+        )
+    mode = mode_asked(study or {}, settings, jobs, None if address is None or study is None else "auto")
+    return [*([] if mode is None else [Setting(MODE, mode)]), *settings]
 
 
 def overruled_mode(spec: Spec, settings: Sequence[Setting], jobs: int | None) -> str | None:
-    """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
-    chosen = _chosen(settings)
-    if _MODE in chosen or not _is_typed(chosen):
+    """The mode of the preset or file that gives way because clients are placed by type; None: none does."""
+    if mode_asked(spec.settings, settings, jobs) != "actors":
         return None
-    mode = own_mode(spec)
-    return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
+    mode = runtime_of(spec.settings).get("mode")
+    return str(mode) if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
 def _chosen(settings: Sequence[Setting]) -> dict[str, object]:
     """By key, the value that it has in the end."""
     return {setting.path: setting.value for setting in settings}
-
-
-def _is_typed(chosen: Mapping[str, object]) -> bool:
-    """True where settings place clients by device type: by name, or as devices of a physical run."""
-    return chosen.get("runtime.placement") == "typed" or _is_physical(chosen)
-
-
-def _is_physical(chosen: Mapping[str, object]) -> bool:
-    return chosen.get("runtime.physical") is True
 
 
 _MIRROR = "runtime.mirror"

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from actors.runtime.placement import GRAIN, Nodes, plan_actors, plan_packed, room_for, shortage, total_of
+from actors.cluster.survey import Bundle, is_placed
+from actors.runtime.placement import GRAIN, Nodes, plan_actors, plan_packed, shortage
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Fleet
@@ -29,6 +30,8 @@ from relief_ray.support.process import choose_device
 _TRIAL_BYTES: Final = 320 * 2**20
 _INLINE_BYTES: Final = 1024 * 2**20
 Bundles = tuple[dict[str, float], ...]
+# More trials than anybody has places for.
+_MANY: Final = 1000
 
 
 def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
@@ -99,9 +102,18 @@ def refuse_shortage(trials: Mapping[str, Bundles], nodes: Nodes) -> None:
             )
 
 
-def num_at_once(bundles: Bundles, nodes: Nodes) -> int:
-    """Number of such trials that the cluster has places for; their own processes lie on the driver's node."""
-    return max(1, min(room_for(total_of(bundles), nodes.total), room_for(bundles[0], nodes.here)))
+def num_at_once(bundles: Sequence[Bundle], nodes: Nodes, most: int | None = None) -> int:
+    """Number of such trials, at most ``most``, that find places together; each host takes one node.
+
+    Their own processes, the first of ``bundles``, lie on the driver's node.
+    """
+    free = [dict(node) for node in nodes.each]
+    here = next((node for node in free if node == nodes.here), dict(nodes.here))
+    own, *hosts = bundles
+    number = 0
+    while number < (most or _MANY) and is_placed(own, [here]) and all(is_placed(host, free) for host in hosts):
+        number += 1
+    return number
 
 
 def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:

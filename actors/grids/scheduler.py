@@ -206,7 +206,7 @@ def fit(loop: Loop, *, jobs: int | None = None, other_code: bool = False) -> Non
     refuse_shortage(bundles, nodes)
     note(explain_places(bundles.values(), nodes))
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, nodes) for trial in bundles.values()))
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, *(num_at_once(trial, nodes) for trial in bundles.values())))
     remove_scratch(out)
     try:
         with low_memory_ends_one_trial():

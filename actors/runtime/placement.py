@@ -121,13 +121,13 @@ def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Itera
     for node in nodes:
         if not (gpus := int(node.get("GPU", 0))):
             continue
-        workers = {device: min(number, room_for(types.get(device, {}), node)) for device, number in clients.items()}
+        workers = {device: min(number, _room_for(types.get(device, {}), node)) for device, number in clients.items()}
         for device in (device for device, number in workers.items() if number):
             per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
     return {device: _share(1.0, number) for device, number in per_gpu.items()}
 
 
-def room_for(needed: Resources, offered: Resources) -> int:
+def _room_for(needed: Resources, offered: Resources) -> int:
     """Number of processes with these needs that a node, or a cluster, takes."""
     return min((int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
 

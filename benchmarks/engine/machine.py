@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
 from relief_ray.profiling.profile import torch_build
-from relief_ray.records.identity import machine_facts
+from relief_ray.records.identity import commit, machine_facts
 
 Figures = dict[str, "float | int | str | bool | None"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,24 +29,10 @@ def facts() -> Figures:
         "threads": figures.num_threads,
         "niceness": os.nice(0),
         "ray": version("ray"),
-        "commit": commit(),
+        "commit": commit() or "unknown",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "load_before": load(),
     }
-
-
-def commit() -> str:
-    """The commit of the working tree, marked where files differ from it."""
-    try:
-        head = _git("rev-parse", "--short", "HEAD")
-        return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def load() -> float | None:

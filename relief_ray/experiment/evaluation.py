@@ -14,7 +14,16 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.groups import GroupLayout, Params
-from relief_ray.core.messages import ClientView, EvalPlan, EvalTarget, Fleet, Models, ServerState, States
+from relief_ray.core.messages import (
+    ClientView,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    Models,
+    ServerState,
+    States,
+    masked_label,
+)
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
@@ -22,7 +31,7 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
 from relief_ray.records.identity import why_closed
-from relief_ray.records.metrics import macro_f1, on_own_subjects
+from relief_ray.records.metrics import macro_f1, summarise
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError, nearest
@@ -190,10 +199,8 @@ class Evaluation:
         canonical: scores of the canonical model, by set of sensors.
         own: scores of what clients run through their own sensors, where that is not the whole canonical model.
         personal: whether ``own`` is of models of the clients' own.
-        f1_own_sensors: mean over all clients of the canonical model's F1 through each client's sensors, up to the
-            client's own output where it has one; comparable with ``f1_fleet``, which is of the clients' own models.
-        f1_own_subjects: the same of the model that each client uses, its own or else the canonical one, only on windows
-            of the subjects that it trained on; None where they are not in the part (held-out subjects).
+        f1_own_sensors: as in records (``records.schema.Metrics``): of the model that each client uses.
+        f1_own_subjects: likewise.
     """
 
     strategy: str
@@ -205,6 +212,12 @@ class Evaluation:
     personal: bool
     f1_own_sensors: float | None
     f1_own_subjects: float | None
+
+    @property
+    def f1_canonical_own_sensors(self) -> float | None:
+        """Mean over all clients of the canonical model's F1 through each client's sensors; None without that model."""
+        num_clients = sum(s.num_clients for s in self.canonical)
+        return sum(s.num_clients * s.f1 for s in self.canonical) / num_clients if num_clients else None
 
 
 def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") -> Evaluation:
@@ -255,28 +268,24 @@ def _known_sensors(sensors: Sensors, fleet: Fleet) -> Sensors:
 
 
 def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Sensors], round_: int) -> Evaluation:
-    canonical = inputs.targets[0] if inputs.plan.canonical else None
-    masked = {s: replace(canonical, label="+".join(s), modalities=s) for s in sets} if canonical else {}
-    targets: tuple[EvalTarget, ...] = (*masked.values(), *inputs.plan.clients)
+    plan, everything = inputs.plan, job.fleet.modalities
+    one = plan.canonical and inputs.targets[0]
+    masked = {s: replace(one, label=masked_label(one.label, s, everything), modalities=s) for s in sets} if one else {}
     (part,) = job.parts
-    matrices = SerialExecutor(job).evaluate(inputs.models, targets, inputs.states, part)
+    matrices = SerialExecutor(job).evaluate(inputs.models, (*masked.values(), *plan.clients), inputs.states, part)
     f1 = {label: macro_f1(matrix.sum(0)) for label, matrix in matrices.items()}
     owners = Counter(c.modalities for c in job.fleet.clients)
-    canonical_labels = {c.id: masked[c.modalities].label for c in job.fleet.clients} if masked else {}
-    used = canonical_labels | {t.client: t.label for t in inputs.plan.clients if t.client is not None}
-    through_own = [f1[label] for label in (canonical_labels if inputs.plan.personal else used).values()]
-    views = {view.client: view for view in client_views(job, job.parts[part])}
+    metrics = summarise(matrices, plan, (), (), client_views(job, job.parts[part]), everything)
     return Evaluation(
         strategy=strategy,
         round=round_,
         part=part,
-        num_windows=int(next(iter(matrices.values())).sum()),
+        num_windows=metrics.num_windows,
         canonical=tuple(Score(sensors=s, num_clients=owners[s], f1=f1[t.label]) for s, t in masked.items()),
         own=tuple(
-            Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client)
-            for t in inputs.plan.clients
+            Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client) for t in plan.clients
         ),
-        personal=inputs.plan.personal,
-        f1_own_sensors=sum(through_own) / len(through_own) if through_own else None,
-        f1_own_subjects=on_own_subjects([(matrices[label], views[client]) for client, label in used.items()]),
+        personal=plan.personal,
+        f1_own_sensors=metrics.f1_own_sensors,
+        f1_own_subjects=metrics.f1_own_subjects,
     )

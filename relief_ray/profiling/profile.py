@@ -33,7 +33,7 @@ from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Work
 from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
-from relief_ray.records.identity import commit, machine_facts
+from relief_ray.records.identity import commit, machine_facts, source_digest
 from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
 from relief_ray.training.inputs import CPU, ClientInputs
@@ -307,7 +307,7 @@ class Profiler:
             torch=machine.torch,
             torch_build=torch_build(),
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            commit=commit(),
+            commit=commit() or f"sources {source_digest()[:12]}",
             settings={BATCH: self._rows, **profile_settings(setup.config, setup.job.build().shape)},
             turns=len(walls_s),
             spread=spread(walls_s),

@@ -216,14 +216,14 @@ def layout_digest(layout: GroupLayout) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def commit() -> str:
-    """Return the commit of the working tree, marked where files differ from it; without one, the sources' digest."""
-    root = Path(__file__).resolve().parents[1]
+def commit() -> str | None:
+    """Return the commit of this program's checkout, marked where files differ from it; None outside of one."""
+    root = Path(__file__).resolve().parents[2]
     try:
         head = _git(root, "rev-parse", "--short", "HEAD")
         return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return f"sources {source_digest()[:12]}"
+        return None
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -233,16 +233,9 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
-# Of a value's text.
-_MAX_PARAM_CHARS = 500
-
-
-def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and short texts; lists stay one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
-    return flat
+def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The configuration's values by dotted path; lists stay one value."""
+    values: dict[str, JsonValue] = {}
+    for key, value in sorted(config.items()):
+        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return values

@@ -279,11 +279,11 @@ def _own(
     f1_by_client = {view.client: macro_f1(matrix.sum(0)) for matrix, view in used}
     return ({"f1_by_client": f1_by_client} if used else {}) | {
         "f1_own_sensors": _mean(list(f1_by_client.values())),
-        "f1_own_subjects": on_own_subjects(used),
+        "f1_own_subjects": _on_own_subjects(used),
     }
 
 
-def on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:
+def _on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:
     """Mean F1 of clients' models, from matrices (subjects, K, K), each on the subjects that the client trained on.
 
     None where a client trained on none of them.

@@ -31,6 +31,7 @@ from relief_ray.records.cells import (
     read_plan_file,
 )
 from relief_ray.records.committed import CommittedClaims, read_committed
+from relief_ray.records.identity import flat
 from relief_ray.report.comparison import Comparison, pairs, scored
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.remarks import headline
@@ -41,7 +42,6 @@ from relief_ray.report.runs import (
     Replicate,
     below,
     choice_kind,
-    flat,
     is_committed,
     repetition_of,
     replicate_of,

@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
+from relief_ray.records.identity import flat
 from relief_ray.records.metrics import own_scores
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.paper import PAPER_DATA
@@ -44,7 +45,6 @@ from relief_ray.report.runs import (
     chosen_keys,
     config_text,
     config_value,
-    flat,
     item_of,
     labelled,
     load_runs,

@@ -24,7 +24,7 @@ from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_p
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
-from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
@@ -257,14 +257,6 @@ def draw_of(config: Config) -> str:
     return f"{place}{f'rotation {rotation}, ' if rotation else ''}seed {seed}"
 
 
-def flat(config: Config) -> dict[str, JsonValue]:
-    """The configuration's values by dotted path."""
-    values: dict[str, JsonValue] = {}
-    for key, value in sorted(config.items()):
-        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
-    return values
-
-
 def config_text(config: Config, path: str, default: str = "-") -> str:
     """A value of a configuration as text."""
     value = config_value(config, path)
@@ -312,14 +304,16 @@ def condensed(loaded: Loaded) -> Loaded:
 
 
 def _check_folder(path: Path) -> None:
-    """Check that there is a folder of this name.
+    """Check that there is a folder or file of this name.
 
     Raises:
         UserError: there is none; the likest beside it is named.
     """
     if not path.exists():
         others = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{path}: does not exist{nearest(path.name, others)}; name a folder of runs")
+        raise UserError(
+            f"{path}: does not exist{nearest(path.name, others)}; name a folder of runs, or committed results"
+        )
 
 
 def is_committed(path: Path) -> bool:
@@ -505,9 +499,8 @@ class GridItem:
 
     @property
     def title(self) -> str:
-        """Method, fold (where the split has folds) and seed in words."""
-        fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
-        return f"{self.label}, fold {fold}, seed {seed}" if has_folds(self.config) else f"{self.label}, seed {seed}"
+        """As ``Loaded.title``."""
+        return f"{self.label}, {draw_of(self.config)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -597,6 +590,7 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 
 
 def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    _check_folder(path)
     if is_committed(path):
         runs = read_small(path)
         return [(f"{path}#{name}", item_of(name, loaded)) for name, loaded in runs.items()], [
@@ -609,7 +603,6 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
-    _check_folder(path)
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "

@@ -114,8 +114,8 @@ class Computer:
             make = partial(SerialExecutor, inputs=self.inputs)
             return run_opened(setup, path, make, stop, on_note=on_note)
 
-    def how(self, jobs: int, *, other_code: bool) -> How:
-        """How a study's cells are computed, ``jobs`` at a time."""
+    def how(self, jobs: int | None, *, other_code: bool) -> How:
+        """How a study's cells are computed, ``jobs`` at a time; None: as many as there are places."""
         return one_after_another(self, other_code=other_code)
 
     def unopened(self) -> Computer:
@@ -663,7 +663,8 @@ def _compute_study(request: Request, computer: Computer) -> Study:
 
 
 def _computed(plan: Plan, computer: Computer, request: Request) -> None:
-    shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=request.quiet)
+    todo = [rounds_to_do(state) for state in plan.look()]
+    shown = display(len(todo), sum(todo), request.jobs, quiet=request.quiet)
     with closing(shown):
         loop = compute(plan, computer.how(request.jobs, other_code=request.other_code), shown)
     for name in loop.senders.behind:

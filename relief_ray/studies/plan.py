@@ -40,7 +40,7 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat_params, note_begun, why_closed
+from relief_ray.records.identity import flat, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
@@ -61,7 +61,7 @@ from relief_ray.studies.spec import (
     make_cell,
     strategy_of,
 )
-from relief_ray.support.errors import Setting, UserError, counted, nearest, option
+from relief_ray.support.errors import Setting, UserError, counted, nearest, option, value_text
 from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import resumed, typed
@@ -203,7 +203,7 @@ class Plan:
         Raises:
             UserError: neither a plan of this kind nor a run is there, or it cannot be read or gone on with.
         """
-        _refuse_others(settings)
+        _refuse_changes(settings)
         path = folder / PLAN_FILE
         if path.exists():
             file = read_plan_file(path)
@@ -449,15 +449,18 @@ def _block(row: PlannedCell) -> str:
 
 def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
     """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
-    there, here = flat_params(recorded), flat_params(config.model_dump(mode="json"))
+    there, here = flat(recorded), flat(config.model_dump(mode="json"))
     keys = [
         k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
     ]
     return _side_by_side(there, here, keys)
 
 
-def _side_by_side(there: Mapping[str, object], here: Mapping[str, object], keys: Sequence[str]) -> str:
-    lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
+def _side_by_side(there: Mapping[str, JsonValue], here: Mapping[str, JsonValue], keys: Sequence[str]) -> str:
+    def text(values: Mapping[str, JsonValue], key: str) -> str:
+        return value_text(values.get(key, "unset"))
+
+    lines = [f"{k} is {text(there, k)} there, asked: {text(here, k)}" for k in keys]
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
@@ -561,7 +564,7 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
             )
 
 
-def _refuse_others(settings: Sequence[Setting]) -> None:
+def _refuse_changes(settings: Sequence[Setting]) -> None:
     """Check that settings of a resume, which continues the same computation, do not change it.
 
     Raises:

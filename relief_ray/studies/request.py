@@ -9,7 +9,6 @@ keywords, not of the command line's options.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Final, Literal, SupportsIndex, cast, get_args
 
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, settings_of
+from relief_ray.config.experiment import ExperimentConfig, all_keys, settings_of
 from relief_ray.config.keys import nearest_keys
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
@@ -34,12 +33,7 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.plan import Plan, load_spec, spec_of, target_config
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.spec import (
-    Level,
-    Spec,
-    each_cell,
-    joined,
-)
+from relief_ray.studies.spec import MODE, Level, Spec, each_cell, is_mode_chosen, joined, mode_asked, runtime_of
 from relief_ray.support.errors import Setting, UserError, as_keyword, shown
 
 StrategyLike = str | StrategyConfig | type[StrategyConfig] | Mapping[str, object]
@@ -246,25 +240,7 @@ Seeds = Iterable[SupportsIndex] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Arguments of ``run``.
-
-    Attributes:
-        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
-        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
-        seeds: seeds, in place of the target's seeds or replicates.
-        folds: folds of the held-out subjects, in place of the target's; a number: that one.
-        rounds: rounds of every run.
-        name: name of the study; None: the target's.
-        claims: file with the claims that the runs are to judge; None: the target's.
-        out: folder of the records; None: a temporary one.
-        set: values by dotted key.
-        quiet: show no progress.
-        other_code: take runs that other code computed, and go on with those that it began.
-        rerun_stale: compute such runs again.
-        on: what computes: this process, or Ray.
-        jobs: runs at a time.
-        settings: sections of the configuration by name.
-    """
+    """Arguments of ``run``, which says what they are; ``target``: its experiment."""
 
     target: Target
     strategies: StrategyLike | Sequence[StrategyLike] | None = None
@@ -504,20 +480,15 @@ def _usual(spec: Spec, settings: Sequence[Setting], request: Request) -> Iterato
     Raises:
         UserError: a loop in this process was asked to use Ray.
     """
-    runtime = assign(spec.settings, settings).get("runtime")
-    mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
-    is_chosen = any(s.path == "runtime.mode" or (s.path == "runtime" and bool(s.value)) for s in settings)
-    if request.jobs > 1:
-        if not is_chosen:  # a process for each run, unless its clients have places on a cluster's nodes
-            is_placed = isinstance(runtime, Mapping) and (runtime.get("address") or runtime.get("placement"))
-            yield Setting("runtime.mode", "auto" if is_placed or "RAY_ADDRESS" in os.environ else "inline")
-    elif request.on == "here":
-        if is_chosen and mode != "inline":
+    mode = mode_asked(spec.settings, settings, request.jobs, alone="packed")
+    if request.on == "here" and request.jobs == 1:
+        own = runtime_of(spec.settings, settings).get("mode")
+        if is_mode_chosen(settings) and own != "inline":
             raise UserError(
-                f"runtime.mode = {mode!r}: run computes in this process, expected on='ray' with it, or no such setting"
+                f"runtime.mode = {own!r}: run computes in this process, expected on='ray' with it, or no such setting"
             )
-        yield Setting("runtime.mode", "inline")
-    elif mode in (None, "inline") and not is_chosen:
-        yield Setting("runtime.mode", "packed")
+        mode = "inline"
+    if mode is not None:
+        yield Setting(MODE, mode)
     if not any(setting.path.partition(".")[0] == "tracking" for setting in settings):
         yield Setting("tracking.enabled", False)

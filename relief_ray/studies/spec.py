@@ -7,6 +7,7 @@ the paper's grids and searches (``tune_configs``) are specs. ``choose`` takes ev
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -369,6 +370,51 @@ def joined(chosen: Sequence[Setting], settings: Sequence[Setting]) -> tuple[Sett
     return (*chosen, *settings)
 
 
+MODE = "runtime.mode"
+
+
+def runtime_of(study: Mapping[str, object], settings: Iterable[Setting] = ()) -> Mapping[str, object]:
+    """The section ``runtime`` of a study's settings with these changes, as far as it is one."""
+    chosen = {setting.path: setting.value for setting in settings}
+    whole = chosen.get("runtime", study.get("runtime"))
+    keys = {path.removeprefix("runtime."): value for path, value in chosen.items() if path.startswith("runtime.")}
+    return {**whole, **keys} if isinstance(whole, Mapping) else keys
+
+
+def is_mode_chosen(settings: Iterable[Setting]) -> bool:
+    """Whether settings name the mode, alone or with its whole section."""
+    return any(setting.path == MODE or (setting.path == "runtime" and setting.value) for setting in settings)
+
+
+def mode_asked(
+    study: Mapping[str, object], settings: Sequence[Setting], jobs: int | None, alone: str | None = None
+) -> str | None:
+    """The ``runtime.mode`` that follows from other settings where none is chosen; None: the study's own stays.
+
+    Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
+    cluster that is joined ``auto`` gives each of them a worker on any node, where there are several.
+
+    Args:
+        study: settings of the preset or file.
+        settings: what is chosen beside them.
+        jobs: runs at a time.
+        alone: mode of runs one after another whose study has ``inline`` or none.
+    """
+    own, runtime = runtime_of(study), runtime_of(study, settings)
+    if is_mode_chosen(settings) or ("mode" in own and _is_typed(own)):
+        return None
+    if _is_typed(runtime):
+        return "actors"
+    if jobs != 1:
+        return "inline" if runtime.get("address") is None and "RAY_ADDRESS" not in os.environ else "auto"
+    return alone if runtime.get("mode") in (None, "inline") else None
+
+
+def _is_typed(runtime: Mapping[str, object]) -> bool:
+    """True where clients are placed by device type: by name, or as devices of a physical run."""
+    return runtime.get("placement") == "typed" or runtime.get("physical") is True
+
+
 # Axes whose levels may be a user's own, by import path.
 _WITH_PATHS = ("methods", "datasets", "backbones")
 _SPLITS = get_args(SplitName)
@@ -675,7 +721,7 @@ def each_cell(
     if spec.kind == "grid":
         spec = _known_methods(spec, skip_unknown)
     for point in points(spec):
-        _refuse_others(rest, point.method, spec)
+        _refuse_other_methods_fields(rest, point.method, spec)
         yield _cell_of(spec, point, rest, tuned)
 
 
@@ -710,7 +756,7 @@ def check_strategy(name: str) -> None:
         raise UserError(f"strategy: {error}") from error
 
 
-def _refuse_others(settings: Sequence[Setting], label: str, spec: Spec) -> None:
+def _refuse_other_methods_fields(settings: Sequence[Setting], label: str, spec: Spec) -> None:
     """Check that a setting of the strategy that some method of the study has is one of this method's too.
 
     Raises:

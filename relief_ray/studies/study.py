@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from relief_ray.config.experiment import ExperimentConfig, as_read, parse
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.plugins.load import import_path, is_path
-from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
@@ -723,22 +722,15 @@ def load(path: str | Path | Iterable[str | Path]) -> Study:
     paths = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not paths:
         raise UserError("load: found an empty list, expected folders of runs, e.g. load(['runs/first', 'runs/second'])")
-    return Study(*dict.fromkeys(_existing(place) for place in paths))
+    return Study(*dict.fromkeys(map(_path, paths)))
 
 
-def _existing(path: object) -> Path:
-    """The path of a folder or file.
+def _path(given: object) -> Path:
+    """The path that was given.
 
     Raises:
-        UserError: it is no path, or nothing is there.
+        UserError: it is none.
     """
-    if not isinstance(path, str | Path):
-        raise UserError(f"load: found {shown(path)}, expected the path of a folder, e.g. load('runs/demo'), or a list")
-    place = Path(path).expanduser()
-    if not place.exists():
-        beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
-        raise UserError(
-            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {PLAN_FILE} or "
-            f"{RUN_FILE} below it, or committed results"
-        )
-    return place
+    if not isinstance(given, str | Path):
+        raise UserError(f"load: found {shown(given)}, expected the path of a folder, e.g. load('runs/demo'), or a list")
+    return Path(given).expanduser()

@@ -69,6 +69,7 @@ def test_own_sensors_are_averaged_over_clients(run_of):
     scores = [(s.f1, s.num_clients) for s in tested.canonical]
     assert sum(n for _, n in scores) == 8
     assert tested.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
+    assert tested.f1_canonical_own_sensors == pytest.approx(tested.f1_own_sensors, rel=1e-12)
 
 
 @pytest.mark.ci
@@ -76,9 +77,8 @@ def test_own_sensors_are_averaged_over_clients(run_of):
 def test_what_each_client_uses_is_recorded_with_every_evaluation(case, run_of):
     """Its own model where it has one (then it is ``f1_fleet``), else the canonical one through its sensors."""
     found, recorded = evaluate_run(run_of(case)), last(run_of(case))
-    own = found.f1_own_sensors if recorded.f1_fleet is None else recorded.f1_fleet
-    assert recorded.f1_own_sensors == pytest.approx(own, rel=1e-12)
-    assert recorded.f1_own_subjects == pytest.approx(found.f1_own_subjects, rel=1e-12)
+    assert (found.f1_own_sensors, found.f1_own_subjects) == (recorded.f1_own_sensors, recorded.f1_own_subjects)
+    assert recorded.f1_fleet in {None, recorded.f1_own_sensors}
     evaluated = [r.metrics for r in read_rounds(run_of(case)) if r.metrics is not None]
     assert evaluated and all(m.f1_own_sensors is not None for m in evaluated)
 
@@ -88,7 +88,10 @@ def test_own_models_score_as_recorded(case, run_of):
     tested, recorded = evaluate_run(run_of(case)), last(run_of(case))
     assert {s.client: s.f1 for s in tested.own} == recorded.f1_by_client
     assert {s.sensors for s in tested.canonical} == (set() if case == "local" else set(SETS))
-    assert (tested.f1_own_sensors is None) == (case == "local")
+    assert (tested.f1_canonical_own_sensors is None) == (case == "local")
+    text = scores_text("a run", tested)
+    assert f"own models, mean over clients, through the same sensors: {100 * recorded.f1_fleet:.1f} %" in text
+    assert ("one for all" in text) == (case != "local")
 
 
 def test_one_model_is_scored_up_to_each_clients_own_output(run_of):

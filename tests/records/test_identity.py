@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import ServerState
+from relief_ray.records import identity
 from relief_ray.records.identity import (
     cell_id,
     config_hash,
@@ -140,3 +141,30 @@ def test_layout_digest_sees_order_and_shapes():
     ]
     assert len({layout_digest(x) for x in layouts}) == 3
     assert layout_digest(GroupLayout([group("a", 2, 3), group("b", 4)])) == layout_digest(layouts[0])
+
+
+def test_a_commit_is_that_of_the_checkout_and_of_no_repository_around_it(tmp_path, monkeypatch):
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    def commit_at(*folders: str) -> str | None:
+        monkeypatch.setattr(identity, "__file__", str(tmp_path.joinpath(*folders, "relief_ray", "records", "f.py")))
+        return identity.commit()
+
+    assert commit_at() is None
+    (tmp_path / "file").write_text("a")
+    for step in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        git(*step)
+    assert commit_at() == git("rev-parse", "--short", "HEAD").strip()
+    (tmp_path / "file").write_text("b")
+    assert commit_at() == git("rev-parse", "--short", "HEAD").strip() + "+changes"
+    (tmp_path / "venv").mkdir()
+    assert commit_at("venv") is None
+
+
+def test_a_configuration_is_flat():
+    values = identity.flat({"a": {"b": 1, "c": {"d": None}}, "e": [1, 2], "f": "x", "g": True})
+    assert values == {"a.b": 1, "a.c.d": None, "e": [1, 2], "f": "x", "g": True}

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from actors.terminal.progress import round_line
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.experiment.reproduce import judge
@@ -14,6 +13,7 @@ from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import as_csv
 from relief_ray.report.frames import read_cells
+from relief_ray.studies.progress import round_line
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 

@@ -121,6 +121,13 @@ def test_a_planned_cell_is_called_as_its_run_will_be(make, tmp_path):
     assert [s.label for s in take_inventory([tmp_path]).items] == ["FedICU (reconstructed)"]
 
 
+@pytest.mark.parametrize("draw", [{}, {"replicate": 2}])
+def test_a_planned_cell_has_the_title_of_its_run(draw, make, tmp_path):
+    run = make("fedicu", extra={"fleet": {"rotation": 1}, **draw})
+    plan(tmp_path, {"a": run})
+    assert [s.title for s in take_inventory([tmp_path]).items] == [run.title]
+
+
 def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, tmp_path):
     """Two grids plan the same four cells; the second holds what the first lacks, and one cell of both by other code."""
     runs = {f"c{i}": make(m, seed=s) for i, (m, s) in enumerate((m, s) for m in ("fedavg", "v1") for s in (0, 1))}

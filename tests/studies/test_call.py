@@ -22,7 +22,7 @@ from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
 from relief_ray.studies import spec
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.progress import Bar, End, Lines, NotebookDisplay, Running, View
+from relief_ray.studies.progress import End, NotebookDisplay, Running, View, display
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import in_python
@@ -108,6 +108,16 @@ def test_a_program_runs_here_without_mlflow_unless_it_says_otherwise(tmp_path):
     assert cells(tmp_path, "quick", on="ray", settings=chosen)[0].config.runtime.mode == "actors"
     with pytest.raises(rr.UserError, match=r"computes in this process, expected on='ray' with it"):
         cells(tmp_path, "quick", settings=chosen)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_clients_with_places_by_type_are_an_actor_each_as_on_the_command_line(jobs, tmp_path):
+    typed = {"runtime": {"placement": "typed"}}
+    assert cells(tmp_path, "quick", on="ray", jobs=jobs, settings=typed)[0].config.runtime.mode == "actors"
+    assert cells(tmp_path, typed, on="ray", jobs=jobs)[0].config.runtime.mode == "actors", "as a file says"
+    both = {"runtime": {"placement": "typed", "mode": "packed"}}
+    with pytest.raises(rr.UserError, match="any client runs on any node"):
+        cells(tmp_path, both, on="ray", jobs=jobs)
 
 
 def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
@@ -237,24 +247,29 @@ def test_a_users_own_method_is_recorded_by_its_path_and_file(write, run_cache, t
     assert run.record.config["strategy"]["alpha"] == 0.25 and list(run.record.own_sources) == [f"{name}.py"]
 
 
-def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
-    from IPython import display
+def test_progress_is_a_bar_a_cell_or_lines(small_study, capsys, monkeypatch):
+    import IPython.display
 
     shown = []
     monkeypatch.setattr(
-        display, "display", lambda *a, **k: type("Handle", (), {"update": lambda s, d, **k: shown.append(d)})()
+        IPython.display, "display", lambda *a, **k: type("Handle", (), {"update": lambda s, d, **k: shown.append(d)})()
     )
     cell = Cell(name="x", label="relief", config=rr.ExperimentConfig(), hash="", title="relief")
     view = View(num_cells=1, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=(), leaders=())
-    for callback in (NotebookDisplay(2), Lines(), Bar(2)):
+    record = small_study.run("relief", seed=1).ledger[-1]
+    plain = display(1, 2, 1, quiet=False)
+    monkeypatch.setattr("relief_ray.studies.progress.is_interactive", lambda stderr: stderr)
+    for callback in (NotebookDisplay(2), plain, display(1, 2, 1, quiet=False), display(2, 4, 2, quiet=False)):
         callback.begin(cell, "", None)
-        callback.round(cell, None)
+        callback.round(cell, record)
         callback.note("a note")
         callback.end(cell, End(status="done", view=view))
         callback.close()
     half = {"text/plain": f"{'█' * 10}{'░' * 10} 1 of 2 rounds, relief"}
     assert shown[1] == half and shown[-1] == {"text/plain": "a note\nrelief: done"}
-    assert capsys.readouterr().err.count("a note\n") == 2
+    said = capsys.readouterr()
+    assert said.err.count("a note\n") == 3 and said.out == ""
+    assert "[1/1] relief: done in 0.0 s" in said.err, "as on the command line"
 
 
 def test_a_notebooks_bar_counts_runs_that_are_computed_at_a_time(monkeypatch):

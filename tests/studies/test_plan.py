@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from relief_ray.config.experiment import parse
 from relief_ray.experiment.experiment import open_cell, run_cell
 from relief_ray.records.cells import read_plan_file
 from relief_ray.records.run_folder import RunFolder, read_run
-from relief_ray.studies.plan import Plan, refuse_begun
+from relief_ray.studies.plan import Plan, difference, refuse_begun
 from relief_ray.studies.spec import KINDS, Spec
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
@@ -94,3 +95,9 @@ def test_a_killed_drivers_run_is_opened_as_interrupted_and_others_as_they_are(st
         opened.update(status=status)
     open_cell(cell.config, folder)
     assert read_run(folder).status == ("interrupted" if status == "running" else status)
+
+
+def test_a_long_value_is_compared_to_its_end():
+    one, other = (parse({"fleet": {"owned": {"A": [*map(str, range(200)), end]}}}) for end in ("last", "other"))
+    assert difference(one.model_dump(mode="json"), one) == ""
+    assert difference(one.model_dump(mode="json"), other).endswith(", other]")

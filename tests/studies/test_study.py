@@ -276,7 +276,7 @@ def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
 
 
 def test_load_of_nothing_names_the_nearest(small_study, tmp_path):
-    with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); expected a folder with plan"):
+    with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); name a folder of runs"):
         rr.load(small_study.folder.parent / "sma")
     with pytest.raises(rr.UserError, match=r"found no run\.json"):
         rr.load(tmp_path)

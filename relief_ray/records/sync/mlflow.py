@@ -25,14 +25,14 @@ from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
-from relief_ray.records.identity import flat_params
+from relief_ray.records.identity import flat
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import move, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
@@ -49,6 +49,8 @@ _SYNC_FILE, _EXPORT_LOCK = "sync.json", "sync.lock"
 _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
+# Of a value's text.
+_MAX_PARAM_CHARS = 500
 _MAX_DIGEST_CHARS = 36
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
@@ -379,7 +381,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
-    params = [Param(key, value) for key, value in flat_params(record.config).items()]
+    params = [Param(key, value_text(value)[:_MAX_PARAM_CHARS]) for key, value in flat(record.config).items()]
     for start in range(0, len(params), MAX_BATCH_PARAMS):
         client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run

@@ -5,18 +5,16 @@ Measured and simulated figures stand in columns of their own and are never added
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from statistics import mean
 
 from relief_ray.core.messages import ClientCost
 from relief_ray.data.registry import recorded_spec
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
-from relief_ray.records.identity import source_digest
+from relief_ray.records.identity import commit, source_digest
 from relief_ray.records.schema import PhysicalRecord, Status
 from relief_ray.report.comparison import Comparison, distinct
 from relief_ray.report.document import ORIGINS
@@ -106,16 +104,6 @@ def footer(runs: Sequence[Loaded]) -> str:
         f"sources {listed(d[:12] for d in digests)}" + (f", commit {known}" if known else ""),
     ]
     return "; ".join(parts)
-
-
-def commit() -> str | None:
-    """Commit of these sources, marked where they were changed since; None outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=10"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:

@@ -16,6 +16,8 @@ from actors.cluster.survey import (
 )
 from actors.commands import cluster as cluster_check
 from actors.commands.cluster import as_facts, as_text, check, judge, need_of, trains
+from actors.grids.places import explain_places
+from actors.runtime.placement import Nodes
 from actors.runtime.session import MIB
 from actors.terminal.exit_codes import Stopped
 from relief_ray.support.errors import UserError
@@ -209,3 +211,12 @@ def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
     assert all(len(line) <= 80 for line in lines)
     assert "has no option for jetson: add --resources='{\"jetson\": 2}' to the" in " ".join(" ".join(lines).split())
     assert "  or without types: --set runtime.placement=virtual" in lines
+
+
+def test_as_many_cells_at_a_time_as_the_grid_will_say():
+    offers = (HEAD, node("a").resources, node("b").resources)
+    fit = judge(["grid", "smoke"], [], offers, "h:1")
+    said = explain_places([fit.need.bundles], Nodes(each=offers, here=HEAD))
+    assert fit.at_once == 6 and "; 6 cells at a time" in said
+    small = {**HEAD, "memory": 700.0 * MIB}
+    assert judge(["grid", "smoke"], [], (small, *offers[1:]), "h:1").at_once == 2, "the head writes all records"

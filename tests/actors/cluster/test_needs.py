@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.cluster.survey import at_once, changes, in_words, unplaced
+from actors.cluster.survey import changes, in_words, unplaced
 from actors.runtime.session import MIB
 
 A, B, C = {"type_a": 1.0}, {"type_b": 1.0}, {"type_c": 1.0}
@@ -74,12 +74,6 @@ def test_rare_resources_are_given_first():
     """A process without needs of its own must not take the core that only a device's process can use."""
     both = {"CPU": 1.0, "type_c": 1.0}
     assert not unplaced([{"CPU": 1.0}, both], [device("c"), {"CPU": 1.0}])
-
-
-def test_number_of_cells_at_a_time():
-    cell = [{"memory": 400.0 * MIB}, {"CPU": 1.0}]
-    assert at_once(cell, [HEAD, device("c")], most=100) == 5
-    assert at_once(cell, [HEAD, device("c")], most=3) == 3
 
 
 def test_resources_in_words():

@@ -13,12 +13,13 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from actors.terminal.progress import Lines, ProgressBar, run_display
+from actors.terminal.progress import run_display
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import look
 from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mlflow import ending_tags, exported_scalars
+from relief_ray.studies.progress import Bar, Lines
 from relief_ray.studies.spec import Cell
 from tests.actors.conftest import SMALL
 from tests.refusals import REASONS, SENDS_1E30, run_without
@@ -140,7 +141,7 @@ def test_lines_name_client_and_reason(folders, seed, name, capsys):
 @pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
 def test_a_bar_names_client_and_reason(folders, seed, name, terminal):
     title = f"fedavg, seed {seed}"
-    assert isinstance(show(title, read_rounds(folders[title]), terminal), ProgressBar)
+    assert isinstance(show(title, read_rounds(folders[title]), terminal), Bar)
     assert warned(title, REASONS[name].rule, terminal.getvalue()) == 1
     assert re.search(r"3/3 7/8 clients F1 +\d", last_frame(terminal))
 

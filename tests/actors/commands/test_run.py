@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run import overruled_mode, own_mode, placed
+from actors.commands.run import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan, load_spec
@@ -275,11 +275,13 @@ def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, 
     assert overruled_mode(load_spec("dsa"), given, 1) is None, "a preset without a mode of its own loses none"
 
 
-@pytest.mark.parametrize(("preset", "added"), [("demo", []), ("quick", ["runtime.mode=auto"]), ("dsa", [])])
+@pytest.mark.parametrize(
+    ("preset", "added"), [("demo", []), *((name, ["runtime.mode=auto"]) for name in ("quick", "dsa"))]
+)
 def test_a_named_cluster_replaces_no_mode_but_that_of_this_process(preset, added) -> None:
     """The demo is packed on a cluster, too: an actor for each client would be another way to run it."""
     named = typed("runtime.address=10.0.0.1:6379")
-    assert as_typed(placed(named, 1, own_mode(load_spec(preset)))) == [*added, *as_typed(named)]
+    assert as_typed(placed(named, 1, load_spec(preset).settings)) == [*added, *as_typed(named)]
 
 
 def test_an_address_that_no_run_reads_is_refused(invoke, tmp_path: Path) -> None:

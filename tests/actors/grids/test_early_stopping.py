@@ -21,7 +21,6 @@ from actors.grids.search import (
 from actors.grids.trial import CellTrial
 from actors.runtime import serialization
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.progress import end_line, picture
 from relief_ray.config.experiment import ExperimentConfig, parse, read_settings
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -29,7 +28,7 @@ from relief_ray.records.schema import comparable
 from relief_ray.report.build import build
 from relief_ray.report.runs import take_inventory
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.progress import End, Leader, Running, View
+from relief_ray.studies.progress import End, Leader, Running, View, end_line, picture
 from relief_ray.studies.spec import Cell, choose
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke

@@ -50,6 +50,15 @@ def test_what_the_user_says_stays():
     assert hosts == [{"CPU": 0.25}] * 8
 
 
+def test_cells_at_a_time_have_whole_places_and_write_on_this_node():
+    head, board = {"CPU": 4.0, "memory": 8e9}, {"CPU": 1.0, "memory": 2e9}
+    nodes = Nodes(each=(head, board), here=head)
+    assert num_at_once([{"memory": 4e8}, {"CPU": 1.0}], nodes) == 5
+    assert num_at_once([{"memory": 4e8}, {"CPU": 1.0}], nodes, most=3) == 3
+    assert num_at_once([{"memory": 3e9}, {"CPU": 1.0}], nodes) == 2, "processes that write have this node's memory"
+    assert num_at_once([{"memory": 4e8}, {"CPU": 2.5}], nodes) == 1, "no host takes cores of two nodes"
+
+
 def test_processes_of_trials_are_as_many_as_this_node_has_memory_for():
     small = Nodes(each=({"CPU": 2.0, "memory": 2e9},) * 32, here={"CPU": 2.0, "memory": 2e9})
     bundles = bundles_of(config_of(), small)
@@ -83,6 +92,8 @@ def test_runs_side_by_side_on_a_cluster_go_to_all_nodes_too(monkeypatch, setting
     assert as_typed(placed(given, jobs=2)) == [*added, *settings]
     is_named = settings == ["runtime.address=h:6379"]
     assert as_typed(placed(given, jobs=1)) == [*(added if is_named else []), *settings]
+    file = {"runtime": {"placement": "typed"}}
+    assert as_typed(placed([], jobs=2, study=file)) == ["runtime.mode=actors"]
     monkeypatch.setenv("RAY_ADDRESS", "h:6379")
     assert as_typed(placed([], jobs=2)) == ["runtime.mode=auto"], "as in a Ray job"
 

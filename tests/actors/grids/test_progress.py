@@ -8,20 +8,20 @@ import pytest
 
 from actors.commands.plan_text import end_of
 from actors.grids.scheduler import keep_death
-from actors.terminal.progress import GridJson, GridLines, duration, end_line, picture
+from actors.terminal.progress import GridJson
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
 from relief_ray.records import ledger
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.loop import Loop, is_disk_full, leaders
 from relief_ray.studies.plan import Plan, keep_error
-from relief_ray.studies.progress import End
+from relief_ray.studies.progress import End, LinesOfSeveral, duration, end_line, picture
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
 from tests.loaders import ODD, ODDITIES, write_lab
 from tests.plans import cells_of
 
 
-class Heard(GridLines):
+class Heard(LinesOfSeveral):
     """Shows lines, and remembers the rounds that it hears of."""
 
     def __init__(self):
@@ -90,7 +90,7 @@ def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path,
     grid = replace(tiny_grid(methods=("fedavg", "v1"), **owned), datasets=(path,))
     (tmp_path / "grid").mkdir()
     plan = Plan(kind="grid", out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)).write()
-    loop = follow(plan, GridLines())
+    loop = follow(plan, LinesOfSeveral())
     for entry in plan.look():
         loop.begin(entry.cell.name)
         assert run_alone(entry) == "done"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from actors.grids.scheduler import SideBySide
 from actors.launch import OnRay
 from actors.runtime.coordinator import GracePeriod
 from actors.runtime.gauges import Gauges
@@ -26,7 +27,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.loop import compute, one_after_another
+from relief_ray.studies.loop import Computer, Loop, compute, one_after_another
 from relief_ray.studies.progress import Callback
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.support.errors import UserError
@@ -198,6 +199,22 @@ def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(joined, t
         compute(plan, one_after_another(on_ray), Killer())
     assert killed and killed[0] != os.getpid()
     assert seen == list(range(1, 61)) == list(read_rounds(plan.look()[0].folder).numbers)
+
+
+@pytest.mark.parametrize(("kind", "jobs", "num_todo", "is_tune"), [
+    ("run", 2, 2, True), ("run", None, 2, True), ("run", 2, 1, False), ("run", 1, 2, False), ("grid", 1, 1, True),
+])  # fmt: skip
+def test_several_at_a_time_have_the_dashboard_and_the_ear_of_the_one_who_asked(
+    kind, jobs, num_todo, is_tune, tmp_path, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(SideBySide, "__call__", lambda how, loop: told.append(how))
+    monkeypatch.setattr(Computer, "how", lambda how, jobs, other_code: told.append)
+    plan = replace(plan_of(Request(target=CONFIG, seeds=range(num_todo)), tmp_path), kind=kind)
+    loop = Loop(plan, Callback())
+    OnRay(dashboard=True, lost=told.append).how(jobs, other_code=True)(loop)
+    several = SideBySide(jobs=jobs, dashboard=True, other_code=True, lost=told.append)
+    assert told == [several if is_tune else loop]
 
 
 @pytest.mark.slow

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.terminal.progress import Lines, round_line, run_display, seconds
+from actors.terminal.progress import run_display
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.progress import End, View
+from relief_ray.studies.progress import End, Lines, View, round_line, seconds
 from relief_ray.studies.spec import Cell
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS, round_scalars
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -400,14 +399,15 @@ def test_a_round_gives_its_scalars(finished):
     assert set(round_scalars(record, "split")) == set(METRICS)
 
 
+def test_a_long_value_is_cut_to_what_the_store_takes(run):
+    change_run(run, config=read_run(run).config | {"f": "x" * 600})
+    sync(run)
+    assert stored(run)[0].data.params["f"] == "x" * 500
+
+
 def test_what_is_not_known_or_not_finite_is_left_out(finished):
     record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan, "trained_fraction": None})
     assert set(round_scalars(record, "measured")) == {"wall_s"}
-
-
-def test_parameters_are_flat():
-    config = {"a": {"b": 1, "c": {"d": None}}, "e": [1, 2], "f": "x" * 600, "g": True}
-    assert flat_params(config) == {"a.b": "1", "a.c.d": "null", "e": "[1, 2]", "f": "x" * 500, "g": "true"}
 
 
 def test_the_watermark_is_kept_per_store_and_holds_no_credentials(tmp_path):
