@@ -38,7 +38,7 @@ def test_one_key_a_section_or_a_method(invoke, wanted, keys):
 def test_a_presets_values_and_what_differs(invoke):
     shown = invoke("config", "demo", "evaluation")
     assert "demo: values of its first run (fedavg); * differs from the default" in shown.stdout
-    assert "* evaluation.every = 2\n" in shown.stdout and "  evaluation.window = 5\n" in shown.stdout
+    assert "* evaluation.every = 1\n" in shown.stdout and "  evaluation.window = 5\n" in shown.stdout
     rows = {row["key"]: row for row in json.loads(invoke("config", "quick", "--json").stdout)}
     assert (rows["rounds"]["default"], rows["rounds"]["value"]) == (200, 2)
     assert rows["strategy"]["value"] == "relief" and rows["strategy.gamma"]["value"] == 0.9

@@ -114,9 +114,9 @@ def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
 
 
 def test_claims_about_unknown_methods_are_refused_before_anything_runs(invoke: Invoke, tmp_path):
-    (tmp_path / "c.yaml").write_text(CLAIMS.replace("first: relief", "first: releif"))
+    (tmp_path / "c.yaml").write_text(CLAIMS.replace("first: relief", "first: reliev"))
     done = invoke("run", "quick", "--claims", tmp_path / "c.yaml", "--strategies", "fedavg,relief", "--dry-run")
-    assert done.exit_code == 2 and "'releif': no planned method (did you mean 'relief'?)" in " ".join(
+    assert done.exit_code == 2 and "'reliev': no planned method (did you mean 'relief'?)" in " ".join(
         done.stderr.split()
     )
     (tmp_path / "c.yaml").write_text(CLAIMS)
