@@ -133,7 +133,7 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     try:
         lines = _scanned(path, LineFormat.of(run), stamp(path) if path.exists() else "")
         state = replace(_judge(folder, run, lines.rounds.numbers), rounds=lines.rounds)
-        if state.status == "done" and (why := model_conflict(folder, lines.rounds)):
+        if state.status == "done" and (why := _model_conflict(folder, lines.rounds)):
             return replace(state, status="failed", why=why)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
@@ -161,7 +161,7 @@ def _lacks(lines: Lines, folder: Path) -> str:
     return f"ends with {last}, expected round {saved} of the checkpoint"
 
 
-def model_conflict(folder: Path, rounds: Rounds) -> str:
+def _model_conflict(folder: Path, rounds: Rounds) -> str:
     """Return how the newest checkpoint differs from the ledger's line of its round; empty where it does not."""
     if (saved := newest_model(folder)) is None:
         return ""

@@ -6,7 +6,7 @@ status and the reason if it is not done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -273,23 +273,26 @@ def load_runs(paths: Iterable[Path], *, whole: bool = True) -> tuple[Loaded, ...
     """
     runs: dict[str, Loaded] = {}
     for path in map(Path, paths):
-        for loaded in read_small(path).values() if is_committed(path) else _runs_below(path, whole):
-            runs.setdefault(loaded.where, loaded)
+        for key, item in _folder(path, _in_memory if whole else condensed)[0]:
+            is_begun = item.loaded is not None or (Path(key) / RUN_FILE).exists()
+            if is_begun and item.status == "failed" and (item.loaded is None or item.loaded.complete):
+                raise UserError(item.why)
+            if item.loaded is not None:
+                runs.setdefault(key, item.loaded)
     return tuple(runs.values())
 
 
-def _runs_below(path: Path, whole: bool) -> Iterator[Loaded]:
-    folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
-    _check_folder(path)
-    if not folders:
-        raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
-    for folder in folders:
-        run = read_run(folder)
-        rounds = read_rounds(folder, run)
-        if is_done(run, rounds.numbers) and (conflict := cells.model_conflict(folder, rounds)):
-            raise UserError(conflict)
-        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=rounds)
-        yield replace(loaded, rounds=tuple(rounds)) if whole else condensed(loaded)
+Hold = Callable[[Loaded], Loaded]
+
+
+def _in_memory(loaded: Loaded) -> Loaded:
+    """The run with all its rounds in memory."""
+    return replace(loaded, rounds=tuple(loaded.rounds))
+
+
+def _on_disk(loaded: Loaded) -> Loaded:
+    """The run whose rounds are read from the folder each time they are used."""
+    return loaded
 
 
 def condensed(loaded: Loaded) -> Loaded:
@@ -536,7 +539,7 @@ def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, *, keep: bool =
     items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        below_path, plan_titles = _folder(path, keep)
+        below_path, plan_titles = _folder(path, _in_memory if keep else _on_disk)
         titles += plan_titles
         names = {item.name for item in items.values()}
         for key, item in below_path:
@@ -589,7 +592,7 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
         yield replace(item, repeats=tuple(others))
 
 
-def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
+def _folder(path: Path, hold: Hold) -> tuple[list[tuple[str, GridItem]], list[str]]:
     _check_folder(path)
     if is_committed(path):
         runs = read_small(path)
@@ -600,9 +603,9 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
     }
-    items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
+    items = [(key, look(_name(folder, path), folder, row, hold)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
+    items += [(str(folder.resolve()), look(_name(folder, path), folder, hold=hold)) for folder in others]
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "
@@ -635,10 +638,10 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = True) -> GridItem:
+def look(name: str, folder: Path, row: PlannedCell | None = None, hold: Hold = _in_memory) -> GridItem:
     """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan.
 
-    ``keep``: as in ``take_inventory``.
+    ``hold``: what is kept of the run.
     """
     planned = GridItem(name=name, label=folder.name, config={}, status="planned")
     if row is not None:
@@ -648,8 +651,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
         return replace(planned, status=status, why=why)
     try:
         run = read_run(folder)
-        rounds = read_rounds(folder, run)
-        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=tuple(rounds) if keep else rounds)
+        loaded = hold(Loaded(where=str(folder.resolve()), run=run, rounds=read_rounds(folder, run)))
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
     status, why = _state(folder, run)

@@ -20,7 +20,7 @@ def test_folders_nested_folders_and_repeats(make, put, tmp_path):
 
 
 def test_a_folder_without_runs_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no run\.json in or below"):
+    with pytest.raises(UserError, match=r"no run\.json"):
         load_runs([tmp_path])
 
 

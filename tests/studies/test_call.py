@@ -186,9 +186,11 @@ def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small
     words = {"strategies": ["fedavg", "relief"], "backbone": SMALL, "out": folder}
     before = {path: path.read_bytes() for path in folder.glob("*-s[01]/*.json*")}
     more = rr.run("quick", seeds=[1, 2], **words)
-    printed = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
-    assert printed[:2] == [f"{name}, seed 1: reused, finished already" for name in ("fedavg", "relief")]
-    assert [line.partition(": done, F1 ")[0] for line in printed[2:]] == ["fedavg, seed 2", "relief, seed 2"]
+    printed = [line.partition("  ")[0].partition(" in ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert printed == [
+        *(f"[{i}/4] {name}, seed 1: reused, finished already" for i, name in enumerate(("fedavg", "relief"), 1)),
+        *(f"[{i}/4] {name}, seed 2: done" for i, name in enumerate(("fedavg", "relief"), 3)),
+    ]
     assert len(more.frame) == 6 and before == {path: path.read_bytes() for path in before}
     with pytest.raises(rr.UserError, match=r"holds another run \(rounds is 2 there, asked: 5\)"):
         rr.run("quick", seeds=[0, 1], rounds=5, **words)

@@ -11,8 +11,8 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, in_title, stat
-from relief_ray.report.paper import PAPER_ROWS, beside, read_paper
+from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
+from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
     equal_rounds,
@@ -23,17 +23,14 @@ from relief_ray.report.remarks import (
     whose_intervals,
 )
 from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds, searched_keys
-from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
     figure_cell,
     gap,
-    marked_names,
     method_cell,
     name_of,
     names_line,
-    number_text,
     recorded,
     table_of,
 )
@@ -55,18 +52,13 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
     is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
     """
     tuned, columns = twin(comparison, known), recorded(comparison, _lead(comparison))
-    labels = [label for label in labels_of(comparison) if comparison.has(label)]
-    bounds = bounds_of(comparison, labels)
     table = table_of(
         comparison,
-        labels,
+        [label for label in labels_of(comparison) if comparison.has(label)],
         columns,
         caption=f"Results: {comparison.title}.",
         notes=_notes(comparison),
         more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
-        names=marked_names(comparison),
-        rules=bounds[:1],
-        faint=bounds,
     )
     return replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
 
@@ -78,17 +70,7 @@ def further_table(comparison: Comparison) -> Table | None:
     others = [*_f1_columns(comparison), *_cost_columns(comparison), *_other_columns(comparison)]
     columns = recorded(comparison, [c for c in others if c.head not in {lead.head for lead in _lead(comparison)}])
     labels = [method.label for method in comparison.rows]
-    bounds = bounds_of(comparison, labels)
-    table = table_of(
-        comparison,
-        labels,
-        columns,
-        caption=f"Further figures: {comparison.title}.",
-        notes=(),
-        names=marked_names(comparison),
-        rules=bounds[:1],
-        faint=bounds,
-    )
+    table = table_of(comparison, labels, columns, caption=f"Further figures: {comparison.title}.")
     return replace(table, meanings=_meanings(columns)).without_blanks()
 
 
@@ -104,12 +86,6 @@ def ablations(comparison: Comparison) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
     methods = comparison.methods
     return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
-
-
-def bounds_of(comparison: Comparison, labels: Iterable[str]) -> list[str]:
-    """The bounds among the methods."""
-    methods = comparison.methods
-    return [label for label in labels if label in methods and methods[label].is_bound]
 
 
 def upload(backbone: str) -> Column:
@@ -398,44 +374,22 @@ def _compared(
 
     Columns that no method has a figure for are left out, but ``always``. ``is_brief``: the paper's are left out too.
     """
-    shown = [c for c in columns if c in always or c.gain or comparison.has_figure(c.figure)]
-    texts: dict[str, list[str]] = {}
-    for column in shown:
-        texts[column.head] = [_text(comparison, method, column) for method in comparison.rows]
+    shown = recorded(comparison, columns, always)
+
+    def theirs(label: str, column: Column) -> PaperCell | None:
         # The paper does not say which of our two its F1 is: it stands behind both.
-        if not is_brief and not (column is col.F1 and OWN_F1 in shown):
-            texts |= _beside(comparison, column)
-    names, bounds = marked_names(comparison), [m.is_bound for m in comparison.rows]
-    rows = (
-        Row(name=name, cells=tuple(Cell(text=t) for t in cells), rule=is_bound and not before, faint=is_bound)
-        for name, cells, is_bound, before in zip(
-            names.values(), zip(*texts.values(), strict=True), bounds, [True, *bounds[:-1]], strict=True
-        )
-    )
-    meanings = {head: _PRINTED for head in texts if head.startswith(OF_PAPER)} | _meanings(shown)
-    return Table(slug=slug, head=("method", *texts), rows=tuple(rows), meanings=meanings)
+        if is_brief or not column.brief or (column is col.F1 and OWN_F1 in shown):
+            return None
+        return beside(read_paper(), label, comparison.backbone, column.printed(comparison.dataset))
+
+    table = table_of(comparison, [m.label for m in comparison.rows], shown, slug=slug, beside=theirs, tight=True)
+    meanings = {head: _PRINTED for head in table.head if head.startswith(OF_PAPER)} | _meanings(shown)
+    return replace(table, meanings=meanings)
 
 
 def _meanings(columns: Iterable[Column]) -> dict[str, str]:
     """What headings mean that do not say it themselves."""
     return {column.head: column.meaning for column in columns if column.meaning}
-
-
-def _text(comparison: Comparison, method: MethodResult, column: Column) -> str:
-    if column.gain:
-        return interval_text(column.gain(comparison, method))
-    text = number_text(method.stats.get(column.figure), column, method.num_runs, tight=True)
-    return text + "*" if column is OWN_F1 and method.personalised else text
-
-
-def _beside(comparison: Comparison, column: Column) -> dict[str, list[str]]:
-    """The paper's column under its heading, where it printed something for one of the methods."""
-    name = column.printed(comparison.dataset) if column.brief else ""
-    cells = [beside(read_paper(), m.label, comparison.backbone, name) for m in comparison.rows] if name else []
-    if not any(cells):
-        return {}
-    values = [None if cell is None else cell.value for cell in cells]
-    return {OF_PAPER + column.brief: [NONE if v is None else f"{v:.{column.decimals}f}" for v in values]}
 
 
 _PRINTED = (

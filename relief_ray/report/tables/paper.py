@@ -33,14 +33,14 @@ from relief_ray.report.remarks import (
 from relief_ray.report.runs import config_value, split_name
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
-from relief_ray.report.tables.methods import STARRED, ablations, bounds_of, labels_of
+from relief_ray.report.tables.methods import STARRED, ablations, labels_of
 from relief_ray.report.tables.rows import (
+    bounds_of,
     departures,
     figure_cell,
     gap,
     headings,
     is_comparable,
-    marked_names,
     name_of,
     origin_of,
     printed,
@@ -89,10 +89,8 @@ def paper_table(comparison: Comparison) -> Table | None:
         caption=f"{place}: {comparison.title}.",
         notes=_notes(comparison, number),
         beside=theirs,
-        names=marked_names(comparison),
-        # Above the first method that is not the paper's, and the first bound.
-        rules=(*others[:1], *bounds[:1]),
-        faint=bounds,
+        # Above the first method that is not the paper's.
+        rules=others[:1],
         second=second_line(comparison),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isclose
 
 from relief_ray.devices.time import CLOCKS
@@ -15,7 +16,7 @@ from relief_ray.report.results import KEY
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
-from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table
+from relief_ray.support.table import NONE, OF_PAPER, Cell, Number, Origin, Row, Table
 from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2); it does not say how subjects are split.
@@ -64,19 +65,22 @@ def table_of(
     labels: Sequence[str],
     columns: Sequence[Column],
     *,
-    caption: str,
-    notes: Iterable[str],
+    caption: str = "",
+    notes: Iterable[str] = (),
+    slug: str = "",
     first: str = "method",
     heads: Sequence[str] = (),
     beside: Callable[[str, Column], PaperCell | None] = lambda label, column: None,
     cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None,
     more: Mapping[str, Callable[[str], Cell]] | None = None,
-    names: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
     rules: Collection[str] = (),
-    faint: Collection[str] = (),
     second: str = "",
+    tight: bool = False,
 ) -> Table:
     """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
+
+    Bounds are printed pale, below a line.
 
     Args:
         comparison: where the figures are from.
@@ -84,19 +88,25 @@ def table_of(
         columns: the figures.
         caption: what stands above it.
         notes: what stands below it.
+        slug: its name in files.
         first: heading of the rows.
         heads: headings of the columns; empty: their own.
         beside: the paper's cell of a method's figure.
         cell: how a figure is shown; None: as ``method_cell`` does.
         more: columns of other runs behind these, by their headings: the cell of a method.
-        names: names of methods that do not stand under their own.
-        rules: the methods above which a line stands.
-        faint: the methods that are printed pale.
+        names: names of methods that do not stand under their own; None: ``_marked_names``.
+        rules: further methods above which a line stands.
         second: explains the cells' second lines.
+        tight: for `compare`: texts alone without the number of runs, the paper's values in columns of their own.
     """
-    show, others = cell or method_cell, more or {}
+    show = cell or partial(method_cell, tight=tight)
+    names, bounds = _marked_names(comparison) if names is None else names, bounds_of(comparison, labels)
+    lines = {*rules, *(bounds[:1] if len(bounds) < len(labels) else ())}
 
-    def shown(label: str, column: Column) -> Cell:
+    def shown(column: Column, label: str) -> Cell:
+        if tight:
+            method = comparison.row(label)
+            return Cell(text=NONE if method is None else show(comparison, method, column, None).text)
         theirs = beside(label, column)
         if method := comparison.row(label):
             return show(comparison, method, column, theirs)
@@ -104,18 +114,33 @@ def table_of(
         numbers: dict[str, Number] = {"n": 0, "paper": None if known is None else known.value}
         return Cell(text="", below=_paper_line(known, column), tone="gap", numbers=numbers)
 
-    def row(label: str) -> Row:
-        figures = (shown(label, column) for column in columns)
-        cells = (runs_cell(comparison, label), *figures, *(make(label) for make in others.values()))
-        return Row(name=names.get(label, label), cells=cells, rule=label in rules, faint=label in faint)
+    def printed_alone(column: Column, label: str) -> Cell:
+        theirs = beside(label, column)
+        return Cell(text=NONE if theirs is None or theirs.value is None else f"{theirs.value:.{column.decimals}f}")
 
-    return Table(
-        caption=caption,
-        head=(first, "runs", *(heads or [column.head for column in columns]), *others),
-        rows=tuple(map(row, labels)),
-        notes=tuple(notes),
-        second=second,
+    makers: list[tuple[str, Callable[[str], Cell]]] = [] if tight else [("runs", partial(runs_cell, comparison))]
+    for head, column in zip(heads or [column.head for column in columns], columns, strict=True):
+        makers.append((head, partial(shown, column)))
+        if tight and any(beside(label, column) for label in labels):
+            makers.append((OF_PAPER + column.brief, partial(printed_alone, column)))
+    makers += (more or {}).items()
+    rows = (
+        Row(
+            name=names.get(label, label),
+            cells=tuple(make(label) for _, make in makers),
+            rule=label in lines,
+            faint=label in bounds,
+        )
+        for label in labels
     )
+    heading = (first, *(name for name, _ in makers))
+    return Table(slug=slug, caption=caption, head=heading, rows=tuple(rows), notes=tuple(notes), second=second)
+
+
+def bounds_of(comparison: Comparison, labels: Iterable[str]) -> list[str]:
+    """The bounds among the methods."""
+    methods = comparison.methods
+    return [label for label in labels if label in methods and methods[label].is_bound]
 
 
 def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
@@ -214,7 +239,7 @@ def name_of(method: MethodResult) -> str:
     return f"{method.label}{'*' if method.personalised else ''}"
 
 
-def marked_names(comparison: Comparison) -> dict[str, str]:
+def _marked_names(comparison: Comparison) -> dict[str, str]:
     """``name_of`` each method, stand-ins for LoRA marked."""
     replaced = stand_ins(comparison.runs)
     return {m.label: name_of(m) + STAND_IN * (m.label in replaced) for m in comparison.rows}
@@ -253,6 +278,7 @@ def figure_cell(
     paper: PaperCell | None = None,
     comparable: bool = False,
     num_runs: int = 1,
+    tight: bool = False,
 ) -> Cell:
     """Our figure with the paper's below; ``-`` where it is undefined or was never reached."""
     numbers: dict[str, Number] = {"n": 0, "origin": origin}
@@ -265,7 +291,7 @@ def figure_cell(
         if comparable and stat is not None and paper.value is not None and origin != "FITTED":
             change = stat.mean * column.scale - paper.value
             below += f", {change:+.{column.decimals}f}"
-    text = number_text(stat, column, num_runs)
+    text = number_text(stat, column, num_runs, tight=tight)
     return Cell(text=text, below=below, origin=origin, numbers=numbers | {"deviation": change})
 
 
@@ -274,6 +300,8 @@ def method_cell(
     method: MethodResult,
     column: Column,
     paper: PaperCell | None = None,
+    *,
+    tight: bool = False,
 ) -> Cell:
     """A method's figure, the headline of own models starred, or its difference.
 
@@ -289,6 +317,7 @@ def method_cell(
         paper=paper,
         comparable=is_comparable(comparison) and not (column is F1 and method.personalised),
         num_runs=method.num_runs,
+        tight=tight,
     )
     return replace(cell, text=f"{cell.text}*") if column is OWN_F1 and method.personalised else cell
 
@@ -308,11 +337,13 @@ def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) 
     return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
 
 
-def recorded(comparison: Comparison, columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns without those that no run has a figure for; a target that none reached is a result and stays."""
+def recorded(
+    comparison: Comparison, columns: Sequence[Column], always: Collection[Column] = (ROUNDS_TO_85,)
+) -> tuple[Column, ...]:
+    """The columns without those that no run has a figure for, but ``always``: a target that none reached is told."""
     if not comparison.runs:
         return tuple(columns)
-    return tuple(c for c in columns if c is ROUNDS_TO_85 or c.gain or comparison.has_figure(c.figure))
+    return tuple(c for c in columns if c in always or c.gain or comparison.has_figure(c.figure))
 
 
 def gap(statuses: Sequence[str]) -> Cell:
