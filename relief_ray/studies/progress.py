@@ -227,7 +227,7 @@ class Lines(Shown):
         if self._num_runs == 1:
             self._show(f"  {line}")
         elif record.rejected or self._is_due():
-            self._show(f"  {cell.title}: {line}")
+            self._show(f"{self._heading(cell)}: {line.strip()}")
 
     def end(self, cell: Cell, end: End) -> None:
         """Print a line of one of several runs, now and then of many; of a reused one always."""
