@@ -26,7 +26,18 @@ from relief_ray.records.cells import KindName
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS, method_name, presets_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import Setting, UserError, clipped, counted, listed, nearest, option, shown, value_text
+from relief_ray.support.errors import (
+    Setting,
+    UserError,
+    clipped,
+    counted,
+    keywords,
+    listed,
+    nearest,
+    option,
+    shown,
+    value_text,
+)
 
 Values = Mapping[str, object]
 _NONE: Values = MappingProxyType({})
@@ -772,11 +783,12 @@ def _refuse_other_methods_fields(settings: Sequence[Setting], label: str, spec: 
         if havers and label not in havers:
             kind, others = _kind_of(havers[0]), ",".join(n for n in dict.fromkeys(spec.methods) if n != havers[0])
             varied = f"{kind.__name__}({rest}={setting.value})"
+            way = f"write CHANGED = {varied} in a file of yours, and name it: --strategies {others},my_file:CHANGED"
+            if keywords() is not None:
+                way = f"strategies=[.., {{'name': {havers[0]!r}, {rest!r}: {setting.value!r}}}]"
             raise UserError(
                 f"{setting}: {label} has no {key!r}, only {listed(havers)}; a setting of the strategy goes to every "
-                f"method of the run. Give the one method alone another value: write CHANGED = {varied} in a file of "
-                f"yours, and name it: {option('strategies', f'{others},my_file:CHANGED')}; in Python "
-                f"strategies=[.., {varied}]"
+                f"method of the run. Give the one method alone another value: {way}"
             )
 
 

@@ -59,8 +59,10 @@ def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_ou
         planned("quick", tmp_path, *settings, strategies=axes)
     assert str(refused.value).startswith(f"--set strategy.alpha=0.4: fedavg has no 'alpha', only {name}:Mine;")
     assert "write CHANGED = Mine(alpha=0.4) in a file of yours" in str(refused.value)
-    assert "--strategies fedavg,my_file:CHANGED; in Python strategies=[.., Mine(alpha=0.4)]" in str(refused.value)
-    with pytest.raises(UserError, match=f"relief has no 'alpha', only {name}:Mine; "):
+    assert str(refused.value).endswith("--strategies fedavg,my_file:CHANGED")
+    with pytest.raises(
+        UserError, match=rf"relief has no 'alpha', .*: strategies=\[\.\., .*{name}:Mine', 'alpha': 0.4}}\]"
+    ):
         rr.run("quick", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
     changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
     plan = planned("quick", tmp_path, strategies=f"fedavg,{changed}:CHANGED")
