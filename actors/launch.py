@@ -1,4 +1,4 @@
-"""What the library and the command line find of Ray: studies computed there, methods judged there."""
+"""The Ray runtime of the library and the command line: computes studies, and compares methods with the plain loop."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping
         f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
         f"{_interval_text(scatter, facts)}.",
         "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {sides}-sided, level 0.05 over {counted(question.claims or MAX_CLAIMS, 'claim')} "
+        f"Test: {sides}-sided, level 0.05 over {counted(facts['claims'], 'claim')} "
         "(the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]

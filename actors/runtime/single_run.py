@@ -1,4 +1,4 @@
-"""One run where its configuration says: in this process, or in worker processes on Ray."""
+"""Computes one run as its configuration says: in this process, or in worker processes on Ray."""
 
 from __future__ import annotations
 

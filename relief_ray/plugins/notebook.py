@@ -31,7 +31,7 @@ _HEAD = "# From a cell of a notebook.\n"
 
 
 def cell_module(name: str, key: str) -> str | None:
-    """The module of what the newest cell that defines ``name`` says; None: no cell does, or there are none.
+    """The module made of the newest cell that defines ``name``; None where no cell does, or there are no cells.
 
     Raises:
         UserError: the source uses names that other cells define.

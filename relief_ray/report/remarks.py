@@ -1,8 +1,7 @@
 """Sentences beside tables and figures: captions, differences to FedAvg, remarks on oddities, figures of devices.
 
 In cells that were committed before record 41, RELIEF trained everything once before round 1. After as many rounds it
-has aggregated once more than FedAvg there, and its whole run has one round more than those whose speed is compared.
-Both are said here.
+has aggregated once more than FedAvg there, which is said here.
 """
 
 from __future__ import annotations

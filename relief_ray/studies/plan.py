@@ -234,9 +234,11 @@ class Plan:
         Raises:
             UserError: one is not, or the file cannot be read.
         """
+        if self.claims_file is None:
+            return
         own = [metric for cell in self.cells for metric in cell.config.metrics]
-        labels = list(dict.fromkeys(row_of(cell).method.name for cell in self.cells))
-        for claim in () if self.claims_file is None else read_claims(self.claims_file)[0].claims:
+        labels = list(dict.fromkeys(facts_of(cell.config.strategy, cell.label).name for cell in self.cells))
+        for claim in read_claims(self.claims_file)[0].claims:
             figure_named(claim.figure, f"{self.claims_file}: figure", own)
             for name in (claim.first, claim.second):
                 base = name.partition(" (")[0]

@@ -363,7 +363,7 @@ def end_line(cell: Cell, end: End) -> str:
 
 
 class LinesOfSeveral(Shown):
-    """Of runs side by side: plain lines; a sign of life once a minute."""
+    """Plain lines for several runs at a time: one when a run ends, and one a minute in between."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         """Start the clock of the last line."""
@@ -388,7 +388,7 @@ class LinesOfSeveral(Shown):
 
 
 class TableOfSeveral(Shown):
-    """Of runs side by side: one table that is redrawn; failures stay above it."""
+    """A table for several runs at a time, redrawn as they go on; lines on failures stay above it."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         """Start drawing."""

@@ -46,7 +46,7 @@ TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column
 
 
 def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Table:
-    """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
+    """The columns that lead, of every method that was run or planned, by the clock that planned.
 
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
     is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
