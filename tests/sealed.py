@@ -10,23 +10,24 @@ from typing import Any
 from relief_ray.records.ledger import LineFormat
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.support.files import LINE, PAGE, sealed, unsealed
+from relief_ray.support import files
+from relief_ray.support.files import LINE, sealed
 
 
 def put_page(path: Path, content: object) -> None:
     """Write a sealed JSON file: a plan, an error, results."""
-    path.write_bytes(sealed(json.dumps(content).encode(), PAGE))
+    path.write_bytes(files.page(json.dumps(content)))
 
 
 def page(path: Path) -> Any:
     """Read a sealed JSON file without its seal."""
-    return json.loads(unsealed(path.read_bytes(), PAGE))
+    return files.values_in(path.read_bytes())
 
 
 def put_run(folder: Path, run: RunRecord | Mapping[str, object]) -> None:
     """Write ``run.json``."""
     text = run.model_dump_json() if isinstance(run, RunRecord) else json.dumps(run)
-    (folder / "run.json").write_bytes(sealed(text.encode(), PAGE))
+    (folder / "run.json").write_bytes(files.page(text))
 
 
 def change_run(folder: Path, **changes: object) -> None:

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.support.files import LINE, PAGE, Marks, Unsealed, sealed, unsealed
+from relief_ray.support.files import LINE, PAGE, Marks, Unsealed, check, page, sealed, values_in
 
 VALUES = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.text(max_size=3), max_size=2)
 OBJECTS = st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4)
 FEW = settings(max_examples=30)
+
+
+def unsealed(data: bytes, marks: Marks) -> bytes:
+    return bytes(check(memoryview(data), marks)) + b"}"
 
 
 @pytest.mark.parametrize(("marks", "indent"), [(LINE, None), (PAGE, 1)])
@@ -24,6 +28,7 @@ def test_it_comes_back_and_stays_json(marks: Marks, indent: int | None, content:
     read = json.loads(data)
     assert len(read.pop("sha256")) == 64 and read == content
     assert unsealed(sealed(unsealed(data, marks), marks), marks) == unsealed(data, marks), "sealed again, the same"
+    assert values_in(page(json.dumps(content, indent=indent))) == content
 
 
 @pytest.mark.parametrize("marks", [LINE, PAGE])

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from relief_ray.config.experiment import Choice, ExperimentConfig
 from relief_ray.models.registry import backbone_name
@@ -22,7 +22,7 @@ from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
 from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Spec, Values, backbones
 from relief_ray.support.errors import Setting, UserError
-from relief_ray.support.files import PAGE, Unsealed, unsealed
+from relief_ray.support.files import values_in
 from relief_ray.support.frozen import FrozenConfig
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
@@ -178,8 +178,8 @@ def read_tuned(path: Path) -> Tuned:
         UserError: the file cannot be read as such.
     """
     try:
-        return Tuned.model_validate_json(unsealed(path.read_bytes(), PAGE))
-    except (OSError, Unsealed, ValidationError) as error:
+        return Tuned.model_validate(values_in(path.read_bytes()))
+    except (OSError, ValueError) as error:
         shown = str(error).splitlines()[0]
         raise UserError(
             f"{Setting(TUNED, path)}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"

@@ -6,7 +6,6 @@ it would pickle. The bits survive.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import io
 import pickle
@@ -27,7 +26,7 @@ from torch import Tensor
 from relief_ray.plugins.blame import take_as_copies, take_as_users
 from relief_ray.plugins.load import SourceFile, digests, sources
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import cache_root, disk_errors, folder_atomic
+from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha256_of
 
 # Sends values that refer to a user's own classes to other processes, together with their source files.
 #
@@ -78,8 +77,7 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
     wanted = {file.name: file.sha256 for file in files}
     if all(name in sys.modules for name in modules) and digests(modules) == wanted:
         return
-    key = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:16]
-    folder = cache_root() / "modules" / key
+    folder = cache_root() / "modules" / sha256_of(repr(sorted(wanted.items())))[:16]
     _write(folder, files)
     take_as_copies({str(folder / file.name): file.origin for file in files})
     for name in [name for name in sys.modules if _place_of(name) in wanted]:

@@ -7,7 +7,6 @@ A run is identified by the settings that differ from their defaults (``Experimen
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +59,7 @@ from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown, value_text
-from relief_ray.support.files import read_whole
+from relief_ray.support.files import read_whole, sha256_of
 from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read, numbers_or_text, strictly
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
@@ -347,7 +346,7 @@ class ExperimentConfig(FrozenConfig):
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(read_whole(path)).hexdigest()
+        return sha256_of(read_whole(path))
     except (OSError, ValueError) as error:  # ValueError: no path on any disk, a half of a character or a NUL
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(

@@ -37,18 +37,17 @@ from relief_ray.data.window_set import open_signal
 from relief_ray.plugins.load import digests, is_path, is_stored, line_in, modules_of
 from relief_ray.support.errors import UserCodeError, UserError, listed
 from relief_ray.support.files import (
-    PAGE,
     cache_root,
     digest_files,
     disk_errors,
     exclusive,
     folder_atomic,
+    page,
     read_pieces,
-    sealed,
     sha256_file,
     sha256_json,
     stamp,
-    unsealed,
+    values_in,
 )
 
 # Cache of parsed signals: memory-mapped .npy files in folders named by a hash of their origin.
@@ -197,7 +196,7 @@ def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, fo
             np.save(part / name, np.ascontiguousarray(array))
         written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
         meta = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
-        (part / _META).write_bytes(sealed(json.dumps(meta, sort_keys=True).encode(), PAGE))
+        (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True)))
         if origin == "SYNTHETIC":
             (part / MARKER).write_text(json.dumps({"origin": origin}))
 
@@ -213,7 +212,7 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         DamagedEntry: a file is missing, cut or changed.
     """
     try:
-        meta = json.loads(unsealed((folder / _META).read_bytes(), PAGE))
+        meta: dict[str, Any] = values_in((folder / _META).read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
     for name in (SIGNAL, LABELS, BOUTS, FILLED):

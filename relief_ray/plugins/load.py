@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import importlib
 import os
 import re
@@ -27,6 +26,7 @@ from pydantic import BaseModel
 
 from relief_ray.plugins.blame import INSTALLED, PROJECT, loading, original, take_as_users, text_of, user_line
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.support.files import sha256_of
 from relief_ray.support.frozen import strictly
 
 _Config = TypeVar("_Config", bound=BaseModel)
@@ -66,7 +66,7 @@ class SourceFile:
     @property
     def sha256(self) -> str:
         """Hash of its bytes."""
-        return hashlib.sha256(self.content).hexdigest()
+        return sha256_of(self.content)
 
 
 def is_path(name: object) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import hashlib
 import importlib
 import re
 import symtable
@@ -24,7 +23,7 @@ from pydantic import AfterValidator
 
 from relief_ray.plugins.load import PREFIX, sources
 from relief_ray.support.errors import UserError, listed
-from relief_ray.support.files import cache_root, write_atomic
+from relief_ray.support.files import cache_root, sha256_of, write_atomic
 
 # First line of such a file, which tells it from a user's own of a like name.
 _HEAD = "# From a cell of a notebook.\n"
@@ -133,7 +132,7 @@ def put(texts: Mapping[str, str], *, is_new: bool = False) -> Mapping[str, str]:
     for name, text in texts.items():
         if not re.fullmatch(rf"{PREFIX}\w+\.py", name):
             raise ValueError(f"{name!r} is no file of a notebook's cell, expected {PREFIX}NAME.py")
-        module, place = name.removesuffix(".py"), root / hashlib.sha256(text.encode()).hexdigest()[:16]
+        module, place = name.removesuffix(".py"), root / sha256_of(text)[:16]
         loaded = getattr(sys.modules.get(module), "__file__", None)
         if loaded is not None and (not is_new or loaded == str(place / name)):
             continue

@@ -6,8 +6,6 @@ read from that folder each time it is needed and is stored nowhere else, so it s
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +24,7 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
+from relief_ray.support.files import disk_errors, sha256_of, stamp, values_in, write_atomic
 from relief_ray.support.frozen import FrozenConfig, strictly
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -216,7 +214,7 @@ def read_error(folder: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        return mask_text(str(json.loads(unsealed(path.read_bytes(), PAGE))["error"]))
+        return mask_text(str(values_in(path.read_bytes())["error"]))
     except (OSError, ValueError, KeyError, TypeError):
         return f"failed; its {ERROR_FILE} is damaged"
 
@@ -275,7 +273,7 @@ class SuggestedSearch(FrozenConfig):
     def sources(self) -> dict[str, str]:
         """Sha256 of the target's file as it is now, by its name; empty where the target is no file."""
         file = Path(self.target)
-        return {self.target: hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
+        return {self.target: sha256_of(file.read_bytes())} if file.is_file() else {}
 
 
 class EarlyStopping(FrozenConfig):
@@ -403,11 +401,6 @@ class PlannedClaims(FrozenConfig):
     at: str
 
 
-def claims_digest(content: bytes) -> str:
-    """Return the sha256 of a claims file."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def parse_claims(content: bytes, where: str) -> Claims:
     """Check the content of a claims file; ``where`` names it in errors.
 
@@ -473,7 +466,7 @@ def register_claims(
     if source is None:
         return known
     _, content = read_claims(source)
-    digest = claims_digest(content)
+    digest = sha256_of(content)
     if known is not None and known.sha256 == digest:
         return known
     if begun:

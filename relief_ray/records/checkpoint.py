@@ -7,7 +7,6 @@ a flipped bit.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -31,7 +30,6 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, sealed, unsealed
 
 
 class CheckpointStateStore:
@@ -178,7 +176,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             # Python's json, not pydantic's: it brings NaN in facts back as it was.
             hashes = {"state_sha256": sha256, "model_sha256": state_sha256(checkpoint.state)}
             content = json.dumps(manifest.model_dump() | hashes)
-            files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
+            files.write_pieces(beside / MANIFEST_FILE, [files.page(content)])
             files.sync(beside)
             # After a fallback to the generation before, this round is computed again and replaces the damaged one.
             if final.exists():
@@ -241,8 +239,7 @@ def newest_model(run_folder: Path) -> tuple[int, str] | None:
 def is_whole(contents: Mapping[str, bytes]) -> bool:
     """Return whether the contents of a generation's ``FILES``, by name, are those that were saved."""
     try:
-        manifest = json.loads(unsealed(contents[MANIFEST_FILE], PAGE))
-        return bool(manifest["state_sha256"] == _sha256(contents[STATE_FILE]))
+        return files.values_in(contents[MANIFEST_FILE])["state_sha256"] == files.sha256_of(contents[STATE_FILE])
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -302,14 +299,10 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
     )
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
     try:
         data = path.read_bytes()
-        if _sha256(data) != sha256:
+        if files.sha256_of(data) != sha256:
             raise Damaged(f"{STATE_FILE} does not match its sha256")
         return safetensors.torch.load(data)
     except (OSError, SafetensorError) as error:

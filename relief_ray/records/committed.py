@@ -35,7 +35,7 @@ from relief_ray.records.schema import (
     read_page,
 )
 from relief_ray.support.errors import UserError, nearest
-from relief_ray.support.files import PAGE, disk_errors, sealed, stamp, write_atomic
+from relief_ray.support.files import disk_errors, page, stamp, write_atomic
 
 FILE = "cells.json"
 
@@ -277,7 +277,7 @@ def write_committed(
     head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, {named}"cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, sealed((head + "\n" + ",\n".join(lines) + "\n}}").encode(), PAGE))
+        write_atomic(path, page(head + "\n" + ",\n".join(lines) + "\n}}"))
     return path
 
 

@@ -24,7 +24,7 @@ from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import ONLY_A_RECORD, OWN_CODE, digests, modules_of
 from relief_ray.records.schema import Machine, RunRecord, section
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import cache_root
+from relief_ray.support.files import cache_root, sha256_of
 from relief_ray.support.masking import redact
 from relief_ray.support.process import num_cores
 
@@ -52,12 +52,12 @@ def _canonical_json(value: JsonValue) -> str:
 
 def config_hash(config: Mapping[str, JsonValue]) -> str:
     """Hash a configuration's identity (sha256), credentials masked first: they are no part of an experiment."""
-    return hashlib.sha256(_canonical_json(redact(config)).encode()).hexdigest()
+    return sha256_of(_canonical_json(redact(config)))
 
 
 def cell_id(config: Mapping[str, JsonValue], data_digest: str) -> str:
     """Return the id of a result: 16 hexadecimal digits of configuration and data."""
-    return hashlib.sha256(f"{config_hash(config)}\n{data_digest}".encode()).hexdigest()[:16]
+    return sha256_of(f"{config_hash(config)}\n{data_digest}")[:16]
 
 
 @lru_cache(maxsize=1)
@@ -106,8 +106,7 @@ def note_begun(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]
 
 def _note_of(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]) -> Path:
     deciding: JsonValue = {key: value for key, value in redact(settings).items() if key not in NOT_DECIDING}
-    text = _canonical_json([deciding, dict(own_sources)])
-    return cache_root() / "begun" / hashlib.sha256(text.encode()).hexdigest()
+    return cache_root() / "begun" / sha256_of(_canonical_json([deciding, dict(own_sources)]))
 
 
 def why_closed(
@@ -207,13 +206,13 @@ def state_sha256(state: ServerState) -> str:
     parts = {f"model {name}": tensors_sha256(params) for name, params in state.models.items()}
     parts["tensors"] = tensors_sha256(state.tensors)
     parts["facts"] = json.dumps(state.facts, sort_keys=True)
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_of(json.dumps(parts, sort_keys=True))
 
 
 def layout_digest(layout: GroupLayout) -> str:
     """Hash the groups, their tensors and their order: a checkpoint fits a backbone with the same digest."""
     rows = [[g.id, g.role, [[t.name, *t.shape, t.kind, t.offset] for t in g.tensors]] for g in layout]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return sha256_of(json.dumps(rows))
 
 
 def commit() -> str | None:

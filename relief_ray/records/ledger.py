@@ -46,13 +46,12 @@ from pydantic_core import from_json, to_json
 from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import LINE, Unsealed, check, sealed
+from relief_ray.support.files import LINE, NUM_DIGITS, Unsealed, check, sealed
 from relief_ray.support.text import typed
 
 # Lines of a hundred clients are longer than Python's usual buffer.
 _BUFFER_BYTES = 2**20
 _HEAD = re.compile(rb'\{"run":"([0-9a-f]+)","before":"([0-9a-f]+)","round":(\d+)[,}]')
-_NUM_DIGITS = 64
 # What a line holds, as JSON; keys and lists are this module's own.
 _Json: TypeAlias = dict[str, Any]
 _Columns: TypeAlias = dict[str, list[Any]]
@@ -126,7 +125,7 @@ class LineFormat:
     @staticmethod
     def after(line: bytes, end: LedgerEnd) -> LedgerEnd:
         """The end of a ledger once a whole line that follows ``end`` is added."""
-        digest = line[-len(LINE.after) - _NUM_DIGITS - 1 : -len(LINE.after) - 1].decode()
+        digest = line[-len(LINE.after) - NUM_DIGITS - 1 : -len(LINE.after) - 1].decode()
         return LedgerEnd(num_bytes=end.num_bytes + len(line), digest=digest, next_round=end.next_round + 1)
 
     def refusal(self, run: str, before: str, round_: int, end: LedgerEnd) -> str:

@@ -6,7 +6,6 @@ Costs and times in them are the messages' own dataclasses; how a round's record 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.plugins.notebook import OwnCells
 from relief_ray.support.errors import Cause, UserError
-from relief_ray.support.files import PAGE, read_whole, sealed, unsealed
+from relief_ray.support.files import page, read_whole, values_in
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
 
@@ -52,11 +51,7 @@ class Recorded(dict[str, JsonValue]):
     """A configuration out of a record: code that it names is somebody else's word (``config.experiment.parse``)."""
 
 
-def _recorded(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return Recorded(redact(values))
-
-
-RecordedConfig = Annotated[dict[str, JsonValue], AfterValidator(_recorded)]
+RecordedConfig = Annotated[dict[str, JsonValue], AfterValidator(lambda values: Recorded(redact(values)))]
 
 
 class Record(FrozenConfig):
@@ -78,7 +73,7 @@ def comparable(record: Record) -> JsonValue:
     return value
 
 
-def _refuse_other_schema(version: JsonValue, where: Path) -> None:
+def _refuse_other_schema(version: object, where: Path) -> None:
     """Refuse a record of another schema version, before any of its fields are read.
 
     Raises:
@@ -102,13 +97,12 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
         UserError: it is of another schema version.
         ValueError: it is no JSON, its bytes were changed, or a field is wrong: the first one is named.
     """
-    data = read_whole(path)
     try:
-        content = json.loads(unsealed(data, PAGE))
+        content = values_in(read_whole(path))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if "schema_version" in kind.model_fields:
-        _refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+        _refuse_other_schema(content.get("schema_version"), path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -118,7 +112,7 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
 
 def page_of(record: BaseModel, *, exclude_defaults: bool = False) -> bytes:
     """Write a record as ``read_page`` reads it: sealed JSON, a field a line."""
-    return sealed(record.model_dump_json(indent=1, exclude_defaults=exclude_defaults).encode(), PAGE)
+    return page(record.model_dump_json(indent=1, exclude_defaults=exclude_defaults))
 
 
 # Text form of a selection of parameter groups: ``fusion.B``, ``encoder.acc.0[lora_a;r4]``.

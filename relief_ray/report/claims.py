@@ -25,7 +25,6 @@ from relief_ray.records.cells import (
     Claims,
     PlannedCell,
     PlannedClaims,
-    claims_digest,
     figure_text,
     parse_claims,
     read_plan_file,
@@ -62,6 +61,7 @@ from relief_ray.report.statistics import (
 )
 from relief_ray.strategies import DESCRIBED
 from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.files import sha256_of
 from relief_ray.support.table import NONE, Cell, Row, Table, Tone
 from relief_ray.support.text import with_title
 
@@ -501,9 +501,9 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}): no claim of it is judged; restore it") from error
-    if claims_digest(content) != planned.sha256:
+    if sha256_of(content) != planned.sha256:
         raise UserError(
-            f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "
+            f"{path}: was changed after the plan was made (sha256 {sha256_of(content)[:12]}, in the plan "
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
     claims = parse_claims(content, str(path))

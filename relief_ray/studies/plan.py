@@ -62,7 +62,7 @@ from relief_ray.studies.spec import (
     strategy_of,
 )
 from relief_ray.support.errors import Setting, UserError, counted, nearest, option, value_text
-from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
+from relief_ray.support.files import disk_errors, move, page, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import resumed, typed
 from relief_ray.support.user_yaml import read_mapping
@@ -587,7 +587,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     content = {"error": mask_text(why), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))
+    write_atomic(folder / ERROR_FILE, page(json.dumps(content, indent=1)))
 
 
 def await_quiet(states: Iterable[State], wait_s: float = _GONE_S) -> None:

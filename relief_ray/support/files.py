@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from relief_ray.support.errors import UserError, option
@@ -27,15 +27,14 @@ from relief_ray.support.errors import UserError, option
 # written, from the opening brace to the comma before that key; nothing has to be formatted again to check it.
 
 
-_NUM_DIGITS = 64
+NUM_DIGITS = 64
 
 
 class Unsealed(ValueError):
     """Raised for bytes that carry no seal, or one that does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """Bytes that stand around the digest.
 
     Attributes:
@@ -60,36 +59,38 @@ def sealed(data: bytes, marks: Marks) -> bytes:
         marks: form of the seal.
     """
     body = data.rstrip().removesuffix(b"}").rstrip()
-    return body + marks.before + hashlib.sha256(body).hexdigest().encode() + marks.after
-
-
-def unsealed(data: bytes, marks: Marks) -> bytes:
-    """Return the JSON object of a seal, without its key ``sha256``.
-
-    Args:
-        data: as `sealed` returned it.
-        marks: form of the seal.
-
-    Raises:
-        Unsealed: there is no seal of this form at the end, or the bytes before it are others than were sealed.
-    """
-    return bytes(check(memoryview(data), marks)) + b"}"
+    return body + marks.before + sha256_of(body).encode() + marks.after
 
 
 def check(data: memoryview, marks: Marks) -> memoryview:
     """Return the bytes before a seal that fits, without a copy of them: files of many megabytes are checked so.
 
     Raises:
-        Unsealed: as `unsealed`.
+        Unsealed: there is no seal of this form at the end, or the bytes before it are others than were sealed.
     """
-    length = len(marks.before) + _NUM_DIGITS + len(marks.after)
+    length = len(marks.before) + NUM_DIGITS + len(marks.after)
     body, seal = data[:-length], bytes(data[-length:])
     if not (seal.startswith(marks.before) and seal.endswith(marks.after)):
         raise Unsealed("it does not end with its sha256")
-    digest = seal[len(marks.before) : -len(marks.after)]
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    if sha256_of(body).encode() != seal[len(marks.before) : -len(marks.after)]:
         raise Unsealed("its bytes are not those that were written: sha256 differs")
     return body
+
+
+def page(text: str) -> bytes:
+    """A JSON object (not an empty one) as a sealed file for people; ``values_in`` reads it."""
+    return sealed(text.encode(), PAGE)
+
+
+def values_in(data: bytes) -> dict[str, object]:
+    """The JSON object of a ``page``, without its key ``sha256``.
+
+    Raises:
+        Unsealed: as ``check``.
+        ValueError: it is no JSON.
+    """
+    values: dict[str, object] = json.loads(bytes(check(memoryview(data), PAGE)) + b"}")  # what ends so is an object
+    return values
 
 
 def read_whole(path: Path) -> bytes:
@@ -133,9 +134,14 @@ def refuse_links(paths: Iterable[Path]) -> None:
             )
 
 
+def sha256_of(data: bytes | memoryview | str) -> str:
+    """Hash bytes, or a text as UTF-8 (sha256, hexadecimal)."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
 def sha256_json(value: object) -> str:
     """Hash a JSON value in canonical form: sorted keys, no blanks (sha256, hexadecimal)."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return sha256_of(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
 def sync(path: Path) -> None:
@@ -223,26 +229,19 @@ def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
     Raises:
         UserError: one cannot be read.
     """
-    known = _remembered(memory)
-    with _readable():
-        stamps = {name: stamp(path) for name, path in files.items()}
-        old = {name: known[name][1] for name, s in stamps.items() if name in known and known[name][0] == s}
-        fresh = {name: old.get(name) or sha256_file(path) for name, path in files.items()}
-    if any(known.get(name, ("", ""))[0] != stamp for name, stamp in stamps.items()):
-        content = json.dumps({name: [stamps[name], fresh[name]] for name in files})
-        write_atomic(memory, sealed(content.encode(), PAGE))
-    return fresh
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
+    known, now = _remembered(memory), dict[str, list[str]]()
     try:
-        yield
+        for name, path in files.items():
+            noted, stamped = known.get(name, ["", ""]), stamp(path)
+            now[name] = noted if noted[0] == stamped else [stamped, sha256_file(path)]
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}), expected a file that you may read; mend the link or "
             "the permissions, put the file back, or leave it out"
         ) from error
+    if not now.items() <= known.items():
+        write_atomic(memory, page(json.dumps(now)))
+    return {name: digest for name, (_, digest) in now.items()}
 
 
 def stamp(path: Path) -> str:
@@ -251,14 +250,13 @@ def stamp(path: Path) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
-def _remembered(memory: Path) -> dict[str, Sequence[str]]:
+def _remembered(memory: Path) -> dict[str, list[str]]:
     """Read the noted digests; an unreadable or damaged file counts as empty, since it can always be made again."""
     try:
-        content = json.loads(unsealed(memory.read_bytes(), PAGE))
+        noted = values_in(memory.read_bytes()).items()
     except (OSError, ValueError):
         return {}
-    pairs = content.items() if isinstance(content, dict) else ()
-    return {name: pair for name, pair in pairs if isinstance(pair, list) and len(pair) == 2}
+    return {name: pair for name, pair in noted if isinstance(pair, list) and len(pair) == 2}
 
 
 @contextmanager
@@ -337,13 +335,8 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write and fsync a new file; not atomic by itself."""
-    write_pieces(path, [data])
-
-
 def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
-    """Write and fsync a file piece by piece, small ones together, and return its sha256."""
+    """Write and fsync a file piece by piece, small ones together, and return its sha256; not atomic by itself."""
     total = hashlib.sha256()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
     try:
@@ -380,7 +373,7 @@ def preflight(folder: Path, num_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / PROBE
         try:
-            write_file(probe, bytes(4096))
+            write_pieces(probe, [bytes(4096)])
             move(probe, folder / f"{PROBE}.renamed")
         finally:
             for name in (PROBE, f"{PROBE}.renamed"):

@@ -14,7 +14,7 @@ from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, Source
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, sealed, unsealed
+from relief_ray.support.files import page, values_in
 
 SPEC = get_spec("mhealth")
 
@@ -54,8 +54,8 @@ def test_one_synthetic_subject_makes_all_synthetic(tmp_path: Path, marked: bool,
 
 def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
     cached.store(SPEC, [recording(1, 40)], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
-    meta = json.loads(unsealed((tmp_path / "entry" / "meta.json").read_bytes(), PAGE))
-    (tmp_path / "entry" / "meta.json").write_bytes(sealed(json.dumps({**meta, "origin": "?"}).encode(), PAGE))
+    meta = values_in((tmp_path / "entry" / "meta.json").read_bytes())
+    (tmp_path / "entry" / "meta.json").write_bytes(page(json.dumps({**meta, "origin": "?"})))
     assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
 
 

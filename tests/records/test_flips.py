@@ -26,7 +26,6 @@ from relief_ray.records.cells import (
     PlanFile,
     PlannedCell,
     PlannedClaims,
-    claims_digest,
     look,
     read_error,
     read_plan_file,
@@ -41,7 +40,7 @@ from relief_ray.records.sync.mlflow import Exported, SyncState, read_sync, write
 from relief_ray.report.claims import registry_of
 from relief_ray.studies.plan import keep_error
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import digest_files
+from relief_ray.support.files import digest_files, sha256_of
 from tests.conformance.cases import config_of, drive
 from tests.sealed import change_run, page, put_page
 from tune_configs.search import read_tuned
@@ -109,7 +108,7 @@ def of_plan(folder: Path, run: Path) -> list[File]:
     """The files beside the runs: the plan, claims, results, choices, an error, what a copy has."""
     record, failed = read_run(run), folder / "failed"
     (folder / CLAIMS_FILE).write_text(CLAIMS)
-    claims = PlannedClaims(sha256=claims_digest(CLAIMS.encode()), at="2026-01-01T00:00:00Z")
+    claims = PlannedClaims(sha256=sha256_of(CLAIMS), at="2026-01-01T00:00:00Z")
     cell = PlannedCell(folder=run.name, label="relief", method=record.method, config=record.config, hash="1")
     write_plan_file(folder / "plan.json", PlanFile(kind="grid", name="g", cells=(cell,), title="G", claims=claims))
     assert registry_of([folder]).num_claims == 1

@@ -134,7 +134,7 @@ def test_everything_in_a_folder_reaches_the_disk_before_its_name_does(tmp_path, 
 def test_write_all_goes_on_after_short_writes(tmp_path, monkeypatch):
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-    files.write_file(tmp_path / "f", b"0123456789")
+    files.write_pieces(tmp_path / "f", [b"0123456789"])
     assert (tmp_path / "f").read_bytes() == b"0123456789"
 
 
@@ -152,7 +152,7 @@ def test_pieces_are_written_in_order_small_ones_together(tmp_path, monkeypatch):
 def test_a_full_device_is_named():
     with pytest.raises(UserError, match=r"/dev/full: cannot write it: No space left on device; .*free some space"):
         with files.disk_errors(Path("/dev/full"), "write it"):
-            files.write_file(Path("/dev/full"), b"x")
+            files.write_pieces(Path("/dev/full"), [b"x"])
 
 
 def test_a_failed_replace_keeps_the_old_file_and_removes_its_own(tmp_path, monkeypatch):

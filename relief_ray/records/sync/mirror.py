@@ -23,12 +23,12 @@ from uuid import uuid4
 from pydantic import Field
 
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, claims_digest, read_plan_file
+from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted
-from relief_ray.support.files import disk_errors, folder_atomic, stamp, write_atomic
+from relief_ray.support.files import disk_errors, folder_atomic, sha256_of, stamp, write_atomic
 from relief_ray.support.masking import mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -518,7 +518,7 @@ def _check_plan(part: Path) -> list[str]:
     """
     path, file = part / PLAN_FILE, part / CLAIMS_FILE
     claims = read_plan_file(path).claims if path.exists() else None
-    if claims is None or (file.exists() and claims_digest(file.read_bytes()) == claims.sha256):
+    if claims is None or (file.exists() and sha256_of(file.read_bytes()) == claims.sha256):
         return []
     return [f"{CLAIMS_FILE}: not the claims that {path.name} names (sha256 {claims.sha256[:12]})"]
 
