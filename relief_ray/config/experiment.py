@@ -60,7 +60,7 @@ from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown, value_text
 from relief_ray.support.files import read_whole, sha256_of
-from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read, numbers_or_text, strictly
+from relief_ray.support.frozen import FrozenConfig, ReadWith, SwitchedConfig, numbers_or_text, strictly
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -167,9 +167,10 @@ def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Sett
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
-class EvaluationConfig(FrozenConfig):
+class EvaluationConfig(SwitchedConfig):
     """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one."""
 
+    _section = "evaluation"
     read_with: ClassVar[ReadWith] = (("average", "tail", ("window",)), ("average", "ema", ("decay",)))
 
     every: int = Field(default=5, ge=1)
@@ -183,10 +184,6 @@ class EvaluationConfig(FrozenConfig):
     """Rounds that ``tail`` averages, the tested one included; fewer where the run is younger."""
     decay: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Weight of the earlier mean in ``ema``."""
-
-    @model_validator(mode="after")
-    def _all_is_read(self) -> EvaluationConfig:
-        return all_read(self, "evaluation", self.read_with)
 
 
 class RecordConfig(FrozenConfig):
@@ -243,7 +240,7 @@ class ExperimentConfig(FrozenConfig):
     """Share of the clients that take part in a round, above 0 up to 1."""
 
     @model_validator(mode="after")
-    def _stack_has_a_host(self) -> ExperimentConfig:
+    def _sections_fit(self) -> ExperimentConfig:
         where = self.runtime
         if self.training.stack > 1 and (where.mode == "actors" or (where.mode, where.placement) == ("auto", "typed")):
             raise ValueError(
@@ -251,10 +248,6 @@ class ExperimentConfig(FrozenConfig):
                 f"{where.mode!r}, runtime.placement = {where.placement!r}): nobody shares a step; expected "
                 "runtime.mode=packed or inline, or training.stack=1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _server_steps_along_means(self) -> ExperimentConfig:
         if self.server.optimizer != "none" and (reason := self.strategy.no_average):
             raise ValueError(
                 f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "

@@ -198,7 +198,7 @@ def _plural(kind: str) -> str:
     return re.sub(r"^(whole number|number)", r"\1s", kind).removeprefix("one of ")
 
 
-def expectation(key: Key, path: str, value: object = None) -> str:
+def expectation(key: Key, path: str, value: object) -> str:
     """What a key takes, and a value that fits, for messages about a wrong one; empty where that is unknown.
 
     ``path``: the key's, or one inside of its value; ``value``: the wrong one.

@@ -78,16 +78,12 @@ class RuntimeConfig(FrozenConfig):
         )
 
     @model_validator(mode="after")
-    def _devices_are_no_hosts(self) -> RuntimeConfig:
+    def _hosts_and_types_fit(self) -> RuntimeConfig:
         if self.physical and self.num_hosts is not None:
             raise ValueError(
                 f"num_hosts = {self.num_hosts} with runtime.physical=true, which has one process for each client; "
                 "expected none: remove num_hosts, or set runtime.physical=false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _types_need_actors(self) -> RuntimeConfig:
         if self.placement == "typed" and self.mode in ("packed", "inline"):
             raise ValueError(
                 f"placement = 'typed' with mode = {self.mode!r}, where any client runs on any node; expected an actor "

@@ -9,7 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
+from relief_ray.support.frozen import ReadWith, SwitchedConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]
@@ -23,9 +23,10 @@ _ADDED: Final = frozenset(
 )
 
 
-class DataConfig(FrozenConfig):
+class DataConfig(SwitchedConfig):
     """Dataset, windows, split and division among clients."""
 
+    _section = "data"
     read_with: ClassVar[ReadWith] = (
         ("partition", ("dirichlet", "quantity"), ("dirichlet_alpha", "min_partition_size")),
         ("partition", "dirichlet", ("self_balancing",)),
@@ -103,10 +104,6 @@ class DataConfig(FrozenConfig):
             known = f"folds 0..{folds - 1} (two subjects each); choose among these"
             raise ValueError(f"data.fold={self.fold}: {spec.name} has {known}")
         return self
-
-    @model_validator(mode="after")
-    def _all_is_read(self) -> "DataConfig":
-        return all_read(self, "data", self.read_with)
 
     def spec(self) -> DatasetSpec:
         """The dataset's description with the chosen units and length of windows."""

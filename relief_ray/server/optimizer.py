@@ -17,22 +17,23 @@ from dataclasses import replace
 from typing import ClassVar, Final, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.core.protocols import ModelGroups
-from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
+from relief_ray.support.frozen import ReadWith, SwitchedConfig
 
 # The moments' names in ``ServerState.tensors``: ``server.m/global/fusion.B``.
 MOMENTS: Final = "server."
 _FIRST, _SECOND = f"{MOMENTS}m", f"{MOMENTS}v"
 
 
-class ServerConfig(FrozenConfig):
+class ServerConfig(SwitchedConfig):
     """The server's step after aggregation, for methods that average."""
 
+    _section = "server"
     read_with: ClassVar[ReadWith] = (
         ("optimizer", ("fedavgm", "fedadam", "fedyogi"), ("lr", "momentum")),
         ("optimizer", ("fedadam", "fedyogi"), ("beta2", "tau")),
@@ -48,10 +49,6 @@ class ServerConfig(FrozenConfig):
     """Decay ``c`` of the squares in ``fedadam`` and ``fedyogi``."""
     tau: float = Field(default=1e-3, gt=0.0)
     """Constant ``t`` of these two, which bounds the step of a value that hardly changes."""
-
-    @model_validator(mode="after")
-    def _all_is_read(self) -> ServerConfig:
-        return all_read(self, "server", self.read_with)
 
     @property
     def rate(self) -> float:

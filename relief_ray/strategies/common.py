@@ -33,8 +33,8 @@ from relief_ray.server.aggregation import (
     uniform,
 )
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.frozen import ReadWith as ReadWith
+from relief_ray.support.frozen import SwitchedConfig
 
 Weighting = Literal["uniform", "samples"]
 Allocate = Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
@@ -46,7 +46,7 @@ _OWN_FACTS = ("title", "kind", "about", "citation", "search")
 _MOST_ROUNDS = 10_000
 
 
-class StrategyConfig(FrozenConfig):
+class StrategyConfig(SwitchedConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     Everything else that the program has to know of a method before it is built stands in class variables of its
@@ -87,6 +87,7 @@ class StrategyConfig(FrozenConfig):
     """Its ``Insight`` has reasons for `relief-ray explain`."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Keys that say the same thing in different ways, so that at most one of them may be given."""
+    _section = "strategy"
     read_with: ClassVar[ReadWith] = ()
     """Keys that one value of a switch reads; with another value they must keep their defaults."""
 
@@ -106,10 +107,6 @@ class StrategyConfig(FrozenConfig):
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)}, expected one of them; set the other to null")
         return self
-
-    @model_validator(mode="after")
-    def _all_is_read(self) -> StrategyConfig:
-        return all_read(self, "strategy", self.read_with)
 
     def build(self) -> Strategy:
         """Build the strategy that this configuration describes.

@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-# A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 _TOO_DEEP: Final = "nested too deep, expected a few levels; flatten it"
 _NO_UNICODE: Final = "a text is no Unicode, expected one that UTF-8 can hold; type it anew"
-_Config = TypeVar("_Config", bound=BaseModel)
 _T = TypeVar("_T")
 
 
@@ -62,20 +60,26 @@ def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable
         raise
 
 
-def all_read(config: _Config, section: str, read_with: ReadWith) -> _Config:
-    """The configuration, in which each key that its switch does not read has its default.
+class SwitchedConfig(FrozenConfig):
+    """A section with keys that only some values of another key, their switch, read: elsewhere they have their defaults.
 
-    Raises:
-        ValueError: one has another value.
+    Attributes:
+        read_with: switches, the value or the values that each must have, and the keys that are read only then.
     """
-    for switch, needed, keys in read_with:
-        value, values = getattr(config, switch), needed if isinstance(needed, tuple) else (needed,)
-        for key in keys:
-            given, field = getattr(config, key), type(config).model_fields[key]
-            if value not in values and given != field.get_default(call_default_factory=True):
-                fits = " or ".join(map(str, values))
-                raise ValueError(
-                    f"{section}.{key} = {given} with {switch} = {value!r}, which does not read it; expected one of the "
-                    f"two: set {section}.{switch}={fits} or remove {key}"
-                )
-    return config
+
+    _section: ClassVar[str]
+    read_with: ClassVar[ReadWith] = ()
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> "SwitchedConfig":
+        for switch, needed, keys in self.read_with:
+            value, values = getattr(self, switch), needed if isinstance(needed, tuple) else (needed,)
+            for key in keys:
+                given, field = getattr(self, key), type(self).model_fields[key]
+                if value not in values and given != field.get_default(call_default_factory=True):
+                    fits = " or ".join(map(str, values))
+                    raise ValueError(
+                        f"{self._section}.{key} = {given} with {switch} = {value!r}, which does not read it; expected "
+                        f"one of the two: set {self._section}.{switch}={fits} or remove {key}"
+                    )
+        return self

@@ -11,16 +11,17 @@ from pydantic import Field, model_validator
 from relief_ray.core.messages import MAX_EPOCHS
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
-from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
+from relief_ray.support.frozen import ReadWith, SwitchedConfig
 from relief_ray.support.process import Autocast, Device, choose_device
 from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule
 
 ScheduleName = Literal["constant", "cosine", "linear", "step"]
 
 
-class TrainingConfig(FrozenConfig):
+class TrainingConfig(SwitchedConfig):
     """Local training of all clients."""
 
+    _section = "training"
     read_with: ClassVar[ReadWith] = (
         ("optimizer", "sgd", ("momentum",)),
         ("schedule", ("cosine", "linear"), ("schedule_end",)),
@@ -63,10 +64,10 @@ class TrainingConfig(FrozenConfig):
     """Number of clients of a worker that take their steps together, for small models on a GPU."""
 
     @model_validator(mode="after")
-    def _all_is_read(self) -> TrainingConfig:
+    def _steps_have_an_interval(self) -> TrainingConfig:
         if self.schedule == "step" and self.schedule_every is None:
             raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
-        return all_read(self, "training", self.read_with)
+        return self
 
     @model_validator(mode="after")
     def _stack_is_ours(self) -> TrainingConfig:
