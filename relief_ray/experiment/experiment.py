@@ -22,7 +22,7 @@ from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.experiment.recording import UntrainedGroups, binding_of, now, round_record, speedup_at_paper
+from relief_ray.experiment.recording import UntrainedGroups, binding_of, round_record, speedup_at_paper
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
@@ -35,6 +35,7 @@ from relief_ray.records.schema import Facts, Metrics, RoundRecord, RunRecord, Ru
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import refuse_links
+from relief_ray.support.text import now
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from itertools import combinations
 from types import MappingProxyType
 
@@ -49,6 +48,7 @@ from relief_ray.records.schema import (
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
 from relief_ray.support.process import device_name
+from relief_ray.support.text import now
 from relief_ray.support.version import __version__
 
 # Prices a round's work as if the local round had been another one, e.g. the paper's 1,900 windows and 5 epochs.
@@ -340,11 +340,6 @@ def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord
         name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j, compute_s=c.compute_s, link_share=c.link_share)
         for name, c in reference.items()
     }
-
-
-def now() -> str:
-    """Current UTC time, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:

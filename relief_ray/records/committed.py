@@ -16,20 +16,16 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from relief_ray.core.messages import BOOTSTRAP
-from relief_ray.plugins.notebook import OwnCells
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
     ClientRecord,
     FedAvgRecord,
-    Machine,
-    MethodFacts,
     Metrics,
-    Origin,
     Record,
-    RecordedConfig,
     RoundRecord,
+    RunFacts,
     RunRecord,
     Share,
     read_page,
@@ -104,27 +100,12 @@ class Means(Record):
     sent: dict[str, Share] = Field(default_factory=dict)
 
 
-class CommittedCell(Record):
+class CommittedCell(RunFacts):
     """A finished run in its small form.
 
     Attributes:
-        cell: as in ``RunRecord``, like all others that are not explained here.
-        strategy: label of the method.
-        method: facts of the method, as its own class says them.
-        config: all settings, credentials masked.
-        config_hash: sha256 of the configuration's identity.
-        data_digest: sha256 of the data.
-        data_origin: real data, or SYNTHETIC.
-        data_title: one line of the dataset about itself; empty in files of earlier versions.
-        code_version: version of this package.
-        source_digest: sha256 of its sources.
-        own_sources: sha256 by file of the user's own classes.
-        own_cells: those of these files that are out of a notebook, with their text.
-        machine: the machine that began the run.
-        engine: how training steps are computed.
-        planning_model: the time model that ``rounds`` give seconds and joules by.
         metrics: the last evaluation, without its confusion matrix; None without one.
-        rounds: a row per round.
+        rounds: a row per round, whose seconds and joules are by ``planning_model``.
         model_sha256: of the last round's model.
         warnings: lines for the user.
         means: means over its rounds; None in files of earlier versions.
@@ -133,21 +114,6 @@ class CommittedCell(Record):
         data: windows by part, and the clients; None in files of earlier versions and of pooled data.
     """
 
-    cell: str
-    strategy: str
-    method: MethodFacts
-    config: RecordedConfig
-    config_hash: str
-    data_digest: str
-    data_origin: Origin
-    data_title: str = ""
-    code_version: str
-    source_digest: str
-    own_sources: dict[str, str] = Field(default_factory=dict)
-    own_cells: OwnCells = Field(default_factory=dict)
-    machine: Machine
-    engine: str
-    planning_model: str
     metrics: Metrics | None
     rounds: tuple[RoundRow, ...]
     model_sha256: str
@@ -159,7 +125,7 @@ class CommittedCell(Record):
 
 
 # What a cell keeps of its run's record as it stands there.
-SHARED = CommittedCell.model_fields.keys() & RunRecord.model_fields.keys() - {"warnings"}
+SHARED = (*RunFacts.model_fields, "created")
 
 
 class CommittedClaims(Record):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,14 +21,11 @@ from torch import Tensor
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import ONLY_A_RECORD, OWN_CODE, digests, modules_of
-from relief_ray.records.schema import Machine, RunRecord, section
+from relief_ray.records.schema import Machine, RunFacts, section
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import cache_root, sha256_of
 from relief_ray.support.masking import redact
 from relief_ray.support.process import num_cores
-
-if TYPE_CHECKING:
-    from relief_ray.records.committed import CommittedCell
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
@@ -82,17 +78,19 @@ def _package_root(name: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
-def other_program(run: RunRecord | CommittedCell) -> str | None:
+def other_program(run: RunFacts) -> str | None:
     """Describe how this program differs from the one that began the run, where that can change bits; None: not at all.
 
     ``sources 1a2b3c4d5e6f there, 6f5e4d3c2b1a here; torch ...``.
     """
-    there = {"sources": run.source_digest[:12], "torch": run.machine.torch, "architecture": run.machine.architecture}
-    here = {"sources": source_digest()[:12], "torch": str(torch.__version__), "architecture": platform.machine()}
-    now = digests(modules_of(_names(run.config)))
-    there |= {file: run.own_sources.get(file, "nothing")[:12] for file in run.own_sources | now}
-    here |= {file: now.get(file, "nothing")[:12] for file in run.own_sources | now}
-    lines = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+    before, now = run.own_sources, _files_here(run.config)
+    pairs = {
+        "sources": (run.source_digest[:12], source_digest()[:12]),
+        "torch": (run.machine.torch, str(torch.__version__)),
+        "architecture": (run.machine.architecture, platform.machine()),
+        **{file: (before.get(file, "nothing")[:12], now.get(file, "nothing")[:12]) for file in before | now},
+    }
+    lines = [f"{name} {there} there, {here} here" for name, (there, here) in pairs.items() if there != here]
     return "; ".join(lines) or None
 
 
@@ -129,7 +127,7 @@ def why_closed(
         otherwise: what to type so that other files are taken, as the end of a sentence; empty: there is nothing; None:
             they are taken.
     """
-    here = digests(modules_of(_names(settings))) if here is None else here
+    here = _files_here(settings) if here is None else here
     there = here if own_sources is None else own_sources
     if gone := [file for file in there if not here]:
         return (
@@ -145,13 +143,13 @@ def why_closed(
     return ONLY_A_RECORD
 
 
-def changed_files(run: RunRecord | CommittedCell) -> tuple[str, ...]:
+def changed_files(run: RunFacts) -> tuple[str, ...]:
     """Return the user's own files that have changed since the run was begun; files that are not here are not judged."""
-    here = digests(modules_of(_names(run.config)))
+    here = _files_here(run.config)
     return tuple(name for name, digest in run.own_sources.items() if here.get(name, digest) != digest)
 
 
-def other_processor(run: RunRecord | CommittedCell) -> str | None:
+def other_processor(run: RunFacts) -> str | None:
     """Name both processors where they differ: ``AMD EPYC there, Intel Xeon here``; None where they do not.
 
     Libraries add up in another order on another processor, so bits differ; a run may go on all the same.
@@ -160,11 +158,12 @@ def other_processor(run: RunRecord | CommittedCell) -> str | None:
     return None if there == here else f"{there} there, {here} here"
 
 
-def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """Names of strategy, backbone, dataset, clock and metrics in a stored configuration."""
+def _files_here(config: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Sha256 by file of the user's strategy, backbone, dataset, clock and metrics that a stored configuration names."""
     keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
     metrics = config.get("metrics")
-    return [*(section(config, name).get(key) for name, key in keys), *(metrics if isinstance(metrics, list) else [])]
+    names = [section(config, name).get(key) for name, key in keys]
+    return digests(modules_of([*names, *(metrics if isinstance(metrics, list) else [])]))
 
 
 def machine_facts() -> Machine:
@@ -218,18 +217,16 @@ def layout_digest(layout: GroupLayout) -> str:
 def commit() -> str | None:
     """Return the commit of this program's checkout, marked where files differ from it; None outside of one."""
     root = Path(__file__).resolve().parents[2]
-    try:
-        head = _git(root, "rev-parse", "--short", "HEAD")
-        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
-def _git(root: Path, *arguments: str) -> str:
-    # Without this, a package inside another repository would name that one's commit.
-    if not (root / ".git").exists():
-        raise FileNotFoundError(root / ".git")
-    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+    with suppress(OSError, subprocess.CalledProcessError):
+        # Without this, a package inside another repository would name that one's commit.
+        if (root / ".git").exists():
+            changes = git("status", "--porcelain", "--untracked-files=no")
+            return git("rev-parse", "--short", "HEAD") + ("+changes" if changes else "")
+    return None
 
 
 def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -380,12 +380,10 @@ class Place(NamedTuple):
     Attributes:
         round: its number.
         start: byte at which its line begins.
-        num_bytes: length of the line with its break.
     """
 
     round: int
     start: int
-    num_bytes: int
 
 
 class Rounds(Sequence[RoundRecord]):
@@ -444,10 +442,6 @@ class Rounds(Sequence[RoundRecord]):
     def __iter__(self) -> Iterator[RoundRecord]:
         """Yield the rounds in order."""
         return self._parsed(self.places)
-
-    def __reversed__(self) -> Iterator[RoundRecord]:
-        """Yield the rounds, the last one first."""
-        return self._parsed(self.places[::-1])
 
     def __eq__(self, other: object) -> bool:
         """Return whether the records are equal one by one."""
@@ -563,7 +557,7 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
                 raise UserError(
                     f"{path}: line {_number(path, end.num_bytes)} {why}; restore the file or run the cell again"
                 )
-            places.append(Place(round=round_, start=end.num_bytes, num_bytes=len(line)))
+            places.append(Place(round=round_, start=end.num_bytes))
             end = line_format.after(line, end)
     return Lines(rounds=Rounds(path, line_format, places), end=end, torn=torn, damage=damage)
 
@@ -601,7 +595,7 @@ def mend_breaks(path: Path) -> tuple[int, ...]:
 
 def _read(file: BinaryIO, place: Place) -> bytes:
     file.seek(place.start)
-    return file.read(place.num_bytes)
+    return file.readline()
 
 
 def _body(line: bytes) -> memoryview:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from relief_ray.support.errors import UserError, option
 from relief_ray.support.files import disk_errors, read_whole
+from relief_ray.support.text import now
 
 _POLL_S = 0.05
 # `is_locked` holds a lock for microseconds; whoever wants it meanwhile tries again.
@@ -81,9 +82,8 @@ class FileLock:
     def _sign(self) -> None:
         if os.fstat(self._fd).st_nlink > 1:  # in a backup of hard links the other name keeps its content
             return
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode(), 0)
 
     def release(self) -> None:
         """Release the lock; the file stays, since removing it would let two owners in."""

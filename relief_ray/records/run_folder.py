@@ -118,7 +118,7 @@ class RunFolder:
         forget_error(path)
 
     @classmethod
-    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
+    def create(cls, path: Path, run: RunRecord) -> RunFolder:
         """Start a new run in ``path`` after a preflight.
 
         Raises:
@@ -134,27 +134,27 @@ class RunFolder:
             files.write_atomic(path / RUN_FILE, page_of(run))
             return run
 
-        return cls._locked(path, begun, min_free_bytes)
+        return cls._locked(path, begun)
 
     @classmethod
-    def resume(cls, path: Path, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
+    def resume(cls, path: Path) -> RunFolder:
         """Open an existing run for writing; a torn last line is cut off by `rewind` or with the next round.
 
         Raises:
             UserError: there is no run, it cannot be read or written, or it has a driver.
         """
         read_run(path)
-        return cls._locked(path, lambda: read_run(path), min_free_bytes)
+        return cls._locked(path, lambda: read_run(path))
 
     @classmethod
-    def _locked(cls, path: Path, run: Callable[[], RunRecord], min_free_bytes: int) -> RunFolder:
+    def _locked(cls, path: Path, run: Callable[[], RunRecord]) -> RunFolder:
         # The lock comes first: only its holder may write here, even a probe.
         with files.disk_errors(path, "use this folder for a run"):
             path.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(path, "the run folder")
         try:
             files.refuse_links(path.iterdir())
-            files.preflight(path, min_free_bytes)
+            files.preflight(path, _MIN_FREE_BYTES)
             return cls(path, lock, run())
         except BaseException:
             lock.release()

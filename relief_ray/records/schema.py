@@ -73,19 +73,6 @@ def comparable(record: Record) -> JsonValue:
     return value
 
 
-def _refuse_other_schema(version: object, where: Path) -> None:
-    """Refuse a record of another schema version, before any of its fields are read.
-
-    Raises:
-        UserError: no version, or another one.
-    """
-    if version == SCHEMA_VERSION:
-        return
-    newer = isinstance(version, int) and version > SCHEMA_VERSION
-    fix = "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
-    raise UserError(f"{where}: schema_version is {version!r}, expected {SCHEMA_VERSION}; {fix}")
-
-
 _Page = TypeVar("_Page", bound=BaseModel)
 
 
@@ -101,8 +88,13 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
         content = values_in(read_whole(path))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    if "schema_version" in kind.model_fields:
-        _refuse_other_schema(content.get("schema_version"), path)
+    # Before any of its fields are read.
+    if "schema_version" in kind.model_fields and (version := content.get("schema_version")) != SCHEMA_VERSION:
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        fix = (
+            "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
+        )
+        raise UserError(f"{path}: schema_version is {version!r}, expected {SCHEMA_VERSION}; {fix}")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -236,14 +228,8 @@ class PhysicalRecord(Record):
 def physical_record(measured: Measured, stages: StageTimes | None) -> PhysicalRecord:
     """Convert a measurement; ``stages``: the client's measured stages, None where its receipt is missing."""
     times = {} if stages is None else {name: getattr(stages, name) for name in _STAGES}
-    return PhysicalRecord(
-        **asdict(measured.on_device),
-        **times,
-        up_s=measured.up_s,
-        wait_s=measured.wait_s,
-        bytes_down=measured.bytes_down,
-        bytes_up=measured.bytes_up,
-    )
+    known = asdict(measured)
+    return PhysicalRecord(**known.pop("on_device"), **known, **times)
 
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
@@ -354,22 +340,17 @@ def _new_id() -> str:
     return uuid4().hex
 
 
-class RunRecord(Record):
-    """Facts of one run (``run.json``).
+class RunFacts(Record):
+    """What is known of a run wherever it is recorded: in its folder (``RunRecord``) and in committed results.
 
     Attributes:
-        schema_version: version of these models.
-        id: id of this run alone, hexadecimal; each line of its ledger bears it.
         cell: id of the result: configuration and data.
-        name: name for people.
         strategy: label of the method: a preset's name or an import path.
         method: facts of the method.
-        created: UTC, ISO 8601.
         config: all settings, credentials masked.
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
         data_origin: real data, or SYNTHETIC.
-        data_folder: where its raw files were found; empty in files of earlier versions.
         data_title: one line of the dataset about itself.
         code_version: version of this package.
         source_digest: sha256 of its sources.
@@ -378,6 +359,34 @@ class RunRecord(Record):
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: name of the time model that allocation plans with.
+    """
+
+    cell: str
+    strategy: str
+    method: MethodFacts
+    config: RecordedConfig
+    config_hash: str
+    data_digest: str
+    data_origin: Origin
+    data_title: Text = ""
+    code_version: str
+    source_digest: str
+    own_sources: dict[str, str] = Field(default_factory=dict)
+    own_cells: OwnCells = Field(default_factory=dict)
+    machine: Machine
+    engine: str
+    planning_model: str
+
+
+class RunRecord(RunFacts):
+    """Facts of one run (``run.json``).
+
+    Attributes:
+        schema_version: version of these models.
+        id: id of this run alone, hexadecimal; each line of its ledger bears it.
+        name: name for people.
+        created: UTC, ISO 8601.
+        data_folder: where its raw files were found; empty in files of earlier versions.
         status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
         fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; the ledger's lines
@@ -404,24 +413,9 @@ class RunRecord(Record):
 
     schema_version: Literal[4] = SCHEMA_VERSION
     id: str = Field(default_factory=_new_id, pattern="^[0-9a-f]+$")
-    cell: str
     name: str
-    strategy: str
-    method: MethodFacts
     created: str
-    config: RecordedConfig
-    config_hash: str
-    data_digest: str
-    data_origin: Origin
     data_folder: Text = ""
-    data_title: Text = ""
-    code_version: str
-    source_digest: str
-    own_sources: dict[str, str] = Field(default_factory=dict)
-    own_cells: OwnCells = Field(default_factory=dict)
-    machine: Machine
-    engine: str
-    planning_model: str
     status: RunStatus = "interrupted"
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
     fleet: Facts = Field(default_factory=dict)

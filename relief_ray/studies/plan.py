@@ -17,7 +17,6 @@ from typing import cast
 from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
-from relief_ray.experiment.recording import now
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
@@ -64,7 +63,7 @@ from relief_ray.studies.spec import (
 from relief_ray.support.errors import Setting, UserError, counted, nearest, option, value_text
 from relief_ray.support.files import disk_errors, move, page, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
-from relief_ray.support.text import resumed, typed
+from relief_ray.support.text import now, resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
 # A planned cell with what its folder holds now.

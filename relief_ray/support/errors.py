@@ -36,10 +36,15 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
-def clipped(text: str, most: int = 160) -> str:
+def clipped(text: str) -> str:
     """The text as messages show it: cut where it is long, and what cannot be printed written as an escape."""
-    short = text if len(text) <= most else f"{text[: most - 2]}.."
+    short = text if len(text) <= 160 else f"{text[:158]}.."
     return "".join(c if c.isprintable() else c.encode("ascii", "backslashreplace").decode() for c in short)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, cut where it is long; the name of its class where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()[:200]
 
 
 def shown(value: object) -> str:

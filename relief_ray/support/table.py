@@ -349,7 +349,7 @@ def _after_break(text: str) -> str:
     return re.sub(r"^(?=[\[*])", "{}", latex(text))
 
 
-def _stacked(above: str, below: str = "", side: str = "r") -> str:
+def _stacked(above: str, below: str, side: str = "r") -> str:
     small = f" \\\\ {{\\scriptsize {_after_break(below)}}}" if below else ""
     return f"\\makecell[t{side}]{{{_after_break(above)}{small}}}" if below else _after_break(above)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -75,6 +76,11 @@ def resumed(folder: Path, how: str) -> str:
     """Return how to go on with what is in a folder: ``relief-ray resume DIR --other-code``, or ``other_code=True``."""
     word, command = option(how, True), f"relief-ray resume {typed(folder)}"
     return f"{command} {word}" if word.startswith("--") else word
+
+
+def now() -> str:
+    """Current UTC time, ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def pip(what: str) -> str:

@@ -146,11 +146,7 @@ def recorded(result: RoundResult, round_: int, before: Mapping[str, Totals]) -> 
 def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:
     """Runs, or goes on with, the toy run until ``rounds``: record, commit, checkpoint."""
     fresh = not (path / "run.json").exists()
-    with (
-        RunFolder.create(path, make_run(), min_free_bytes=0)
-        if fresh
-        else RunFolder.resume(path, min_free_bytes=0) as folder
-    ):
+    with RunFolder.create(path, make_run()) if fresh else RunFolder.resume(path) as folder:
         restored = restore(folder, BINDING)
         at = restored.checkpoint or Checkpoint(round=-1, state=first_state())
         store, state = CheckpointStateStore(at.clients), at.state
@@ -295,7 +291,7 @@ def main(command: str, root: Path, *rest: str) -> None:
     if command == "sweep":
         print(json.dumps(sweep(root, Path(rest[0]) if rest else None)))
     elif command == "hold":
-        with RunFolder.resume(root, min_free_bytes=0):
+        with RunFolder.resume(root):
             print("holding", flush=True)
             sys.stdin.read()
     elif command == "unprivileged":

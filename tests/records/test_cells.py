@@ -32,7 +32,7 @@ def change(finished, tmp_path):
     last = read_rounds(folder)[-1].round
 
     def update(**fields):
-        with RunFolder.resume(folder, min_free_bytes=0) as opened:
+        with RunFolder.resume(folder) as opened:
             facts = {"source_digest": source_digest(), "machine": machine_facts().model_dump(), "own_sources": {}}
             opened.update(**{**facts, "config": {"rounds": last}, **fields})
         return folder
@@ -101,12 +101,12 @@ def test_an_attempt_forgets_the_error_of_an_earlier_one(change):
     folder = change(status="interrupted")
     put_page(folder / ERROR_FILE, {"error": "OSError: disk full"})
     assert look(folder).status == "failed"
-    with RunFolder.resume(folder, min_free_bytes=0):
+    with RunFolder.resume(folder):
         assert look(folder).status == "running" and not (folder / ERROR_FILE).exists()
     assert (look(folder).status, look(folder).why) == ("interrupted", "")
     put_page(folder / ERROR_FILE, {"error": "OSError: disk full"})
     with FileLock(folder / LOCK_FILE, "the run folder"), pytest.raises(UserError, match="in use"):
-        RunFolder.resume(folder, min_free_bytes=0)
+        RunFolder.resume(folder)
     assert (folder / ERROR_FILE).exists(), "no attempt began"
 
 

@@ -75,7 +75,7 @@ def test_it_is_a_sequence_that_parses_what_is_used(path, parsed):
 
 
 def test_a_resume_parses_the_last_round_alone(path, scenario, parsed):
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     assert parsed == [3] and restored.last.round == 3 and restored.rounds.numbers == (0, 1, 2, 3)
 
@@ -132,7 +132,7 @@ def test_what_was_counted_over_rounds_comes_back_with_the_checkpoint(path, scena
     tally = Tally(untrained={"fusion.B": 4}, left_out=log.summary())
     again = Checkpoint(round=3, state=point.state, clients=point.clients, tally=tally)
     checkpoint.save(path, again, scenario.BINDING)
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     entries = {(entry.client, entry.cause): entry for entry in restored.checkpoint.tally.left_out}
     resumed = LeftOutLog(entries=entries, last=restored.last.left_out)
@@ -194,7 +194,7 @@ def test_a_line_that_is_not_the_next_one_of_this_run_is_refused_by_its_number(pa
     foreign = (other / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"".join(lines(mine, foreign, again)))
     said = rf"rounds\.jsonl: line {number} {words}.*; restore the file or run the cell again"
-    for read in (read_rounds, lambda folder: RunFolder.resume(folder, min_free_bytes=0)):
+    for read in (read_rounds, lambda folder: RunFolder.resume(folder)):
         with pytest.raises(UserError, match=said):
             read(path)
     assert look(path).status == "failed" and re.search(said, look(path).why)

@@ -25,7 +25,7 @@ def path(finished, tmp_path) -> Path:
 
 
 def resume(path: Path) -> RunFolder:
-    return RunFolder.resume(path, min_free_bytes=0)
+    return RunFolder.resume(path)
 
 
 @pytest.mark.parametrize(

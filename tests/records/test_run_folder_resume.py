@@ -16,7 +16,7 @@ def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tm
     (newest / "state.safetensors").write_bytes(b"torn")
     with (path / "rounds.jsonl").open("ab") as ledger:
         ledger.write(b"{")
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     assert restored.checkpoint.round == 2 and [r.round for r in restored.rounds] == [0, 1, 2]
     assert [p.name for p in checkpoint.generations(path)] == ["round-000002"]
@@ -28,7 +28,7 @@ def test_without_a_checkpoint_the_run_starts_again(finished, scenario, tmp_path)
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     shutil.rmtree(path / "checkpoints")
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     assert (restored.checkpoint, restored.rounds) == (None, ()) and "4 rounds" in restored.repairs[0]
     scenario.drive(path)
@@ -38,7 +38,7 @@ def test_without_a_checkpoint_the_run_starts_again(finished, scenario, tmp_path)
 def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     assert restored.repairs == () and restored.checkpoint.round == 3 and len(restored.rounds) == 4
 
@@ -58,7 +58,7 @@ def test_a_moved_folder_is_read_and_resumed(finished, scenario, tmp_path):
 def test_a_folder_moved_under_its_driver_is_noticed(finished, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
-    with RunFolder.resume(path, min_free_bytes=0) as folder:
+    with RunFolder.resume(path) as folder:
         path.rename(tmp_path / "elsewhere")
         with pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
             folder.append(read_rounds(tmp_path / "elsewhere")[-1])

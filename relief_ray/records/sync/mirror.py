@@ -27,16 +27,16 @@ from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import UserError, counted, first_line
 from relief_ray.support.files import disk_errors, folder_atomic, sha256_of, stamp, write_atomic
 from relief_ray.support.masking import mask_logs, mask_text
-from relief_ray.support.text import typed
+from relief_ray.support.text import now, typed
 
 # Stores whose single put is atomic; the others can rename.
 _OBJECT_STORES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "r2", "hf", "memory"}
 )
-_PART: Final = ".part"
+PART: Final = ".part"
 _EXAMPLES: Final = "SCHEME://.., e.g. s3://bucket/folder or file:///mnt/disk/folder"
 
 
@@ -71,7 +71,7 @@ class MirrorStore:
             self._fs, root = fsspec.core.url_to_fs(uri.rstrip("/"))
         except (ImportError, ValueError) as error:
             raise UserError(
-                f"runtime.mirror = {self.name!r}: cannot be used ({str(error).splitlines()[0]}); expected {_EXAMPLES}, "
+                f"runtime.mirror = {self.name!r}: cannot be used ({first_line(error)}); expected {_EXAMPLES}, "
                 "with the library for that kind of store installed in this environment"
             ) from error
         self._root = str(root).rstrip("/")
@@ -103,7 +103,7 @@ class MirrorStore:
             self._fs.pipe_file(path, data)
             return
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        beside = f"{path}.{uuid4().hex[:8]}{_PART}"
+        beside = f"{path}.{uuid4().hex[:8]}{PART}"
         try:
             self._fs.pipe_file(beside, data)
             self._fs.mv(beside, path)
@@ -127,11 +127,6 @@ class MirrorStore:
         """Copy a file to the disk."""
         target.parent.mkdir(parents=True, exist_ok=True)
         self._fs.get_file(self._path(name), str(target))
-
-    @staticmethod
-    def is_left_over(name: str) -> bool:
-        """True for what a killed writer left beside a file."""
-        return name.endswith(_PART)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -233,21 +228,19 @@ class Mirror(Target):
             return
         sizes = self.store.sizes()
         here, place = socket.gethostname(), str(self._root.absolute())
-        others = [name for name in sizes if not MirrorStore.is_left_over(name)]
+        left_over = [name for name in sizes if name.endswith(PART)]
+        others = sizes.keys() - left_over
         claim = Claim.read(self.store) if MIRROR_FILE in sizes else None
         if not self._memory.id:
-            is_ours = claim is not None and (claim.host, claim.folder) == (here, place)
-            known = claim.id if claim is not None and is_ours else Memory().id
-            self._memory = self._memory.model_copy(update={"id": known})
-        if others:
-            if claim is None or claim.id != self._memory.id:
-                there = f"other files ({min(others) or 'a file of that name'})"
-                whose = f"the copy of {claim.host}:{claim.folder}" if claim else there
-                raise TakenOver(
-                    f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
-                    f"{self._root}; choose another URI, or go on with a copy: relief-ray resume "
-                    f"{quote(self.store.name)}"
-                )
+            ours = claim if claim is not None and (claim.host, claim.folder) == (here, place) else Memory()
+            self._memory = self._memory.model_copy(update={"id": ours.id})
+        if others and (claim is None or claim.id != self._memory.id):
+            there = f"other files ({min(others) or 'a file of that name'})"
+            whose = f"the copy of {claim.host}:{claim.folder}" if claim else there
+            raise TakenOver(
+                f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
+                f"{self._root}; choose another URI, or go on with a copy: relief-ray resume {quote(self.store.name)}"
+            )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)
         claim = Claim(
@@ -255,10 +248,10 @@ class Mirror(Target):
             writer=self._token,
             host=here,
             folder=place,
-            since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            since=now(),
         )
         self.store.write(MIRROR_FILE, claim.model_dump_json(indent=1).encode())
-        for name in [name for name in sizes if MirrorStore.is_left_over(name)]:
+        for name in left_over:
             self.store.remove(name)
             del sizes[name]
         self._sizes, self._has_signed = sizes, True
@@ -282,19 +275,18 @@ class Mirror(Target):
             TakenOver: another process writes there by now.
             Exception: whatever the store raises; the next call goes on where this one ended.
         """
-        changed = self._changed()
-        if not changed:
+        plan = [n for n in (CLAIMS_FILE, PLAN_FILE) if (self._root / n).is_file() and self._is_new(n)]
+        cells = [cell for cell in self._cells() if any(map(self._is_new, _files_of(cell, self._root)))]
+        if not (plan or cells):
             return False
         self._refuse_taken()
         before = self.num_changes
-        for cell in changed:
-            if cell is not None:
-                self._copy_cell(cell)
-                continue
-            # The plan's own files come first: its cells are known before any of them is there.
-            for name in self._plan_files():
-                if (content := _read(self._root / name)) is not None:
-                    self._put(name, content)
+        # The plan's own files come first: its cells are known before any of them is there.
+        for name in plan:
+            if (content := _read(self._root / name)) is not None:
+                self._put(name, content)
+        for cell in cells:
+            self._copy_cell(cell)
         if time.monotonic() - self._remembered_s >= _REMEMBER_S:
             self.close()
         return self.num_changes > before
@@ -312,14 +304,6 @@ class Mirror(Target):
         if self._has_signed:
             with suppress(UserError):
                 self._memory.write(self._root)
-
-    def _changed(self) -> list[str | None]:
-        """The runs of which files changed, and before them None where the plan's own did."""
-        plan: list[str | None] = [None] if any(map(self._is_new, self._plan_files())) else []
-        return [*plan, *(cell for cell in self._cells() if any(map(self._is_new, _files_of(cell, self._root))))]
-
-    def _plan_files(self) -> list[str]:
-        return [name for name in (CLAIMS_FILE, PLAN_FILE) if (self._root / name).is_file()]
 
     def _cells(self) -> Iterator[str]:
         """Folders of runs, relative to the root, each with a slash at its end; empty for the root itself."""

@@ -492,7 +492,7 @@ def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
 
-def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None = None) -> str:
+def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None) -> str:
     """The run that stands for a grid or a plan: parent of a grid's cells, holder of reports and figures."""
     grids = _search(client, experiment, "relief.kind", "grid")
     study = next((run for run in grids if run.data.tags.get("relief.grid") == name), None)

@@ -13,7 +13,7 @@ import pytest
 
 from relief_ray.records import checkpoint
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, Mirror, MirrorStore, TakenOver, fetch
+from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, PART, Mirror, MirrorStore, TakenOver, fetch
 from relief_ray.records.sync.sender import Sender
 from relief_ray.support.errors import UserError
 from tests.sealed import change_run
@@ -281,4 +281,4 @@ def test_a_store_of_objects_is_written_without_renames(place):
     sizes = sent(here, "memory://runs/copy").store.sizes()
     assert {"mirror.json", "run/run.json", "run/rounds.jsonl"} <= sizes.keys()
     assert sizes["run/rounds.jsonl"] == (here / "run" / "rounds.jsonl").stat().st_size
-    assert not any(MirrorStore.is_left_over(name) for name in sizes)
+    assert not any(name.endswith(PART) for name in sizes)

@@ -53,7 +53,7 @@ def live(run: Path, senders: Senders | Sender, rounds: tuple, status: str = "don
         tell(run)
         spent_s += time.perf_counter() - began
 
-    with RunFolder.resume(run, min_free_bytes=0) as folder:
+    with RunFolder.resume(run) as folder:
         folder.rewind(None)
         folder.update(status="running")
         timed(senders.wake)
@@ -212,7 +212,7 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
     assert done(first)
     (stored_run,) = stored(run)
     assert stored_run.info.status == "KILLED" and points(run) == expected(3)
-    with RunFolder.resume(run, min_free_bytes=0) as folder:
+    with RunFolder.resume(run) as folder:
         folder.rewind(1)
         second = Sender(mlflow(run, interval_s=0.01, delay_s=0.0), print)
         folder.update(status="running")
@@ -255,7 +255,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     monkeypatch.setattr(MlflowRun, "send", lambda self: sends.append(send(self)) or sends[-1])
     sender = Sender(mlflow(run, interval_s=1e6, delay_s=0.0), print)
     rounds = tuple(read_rounds(run))
-    with RunFolder.resume(run, min_free_bytes=0) as folder:
+    with RunFolder.resume(run) as folder:
         folder.rewind(None)
         sender.wake(run)
         wait_for(lambda: sends == [False])
@@ -323,7 +323,7 @@ def test_a_store_that_hangs_delays_no_mirror_and_no_run(run, tmp_path, hanging_s
     def num_mirrored() -> int:
         return len(read_rounds(copy / "run")) if (copy / "run" / "rounds.jsonl").exists() else 0
 
-    with RunFolder.resume(run, min_free_bytes=0) as folder:
+    with RunFolder.resume(run) as folder:
         folder.rewind(None)
         folder.update(status="running")
         senders = Senders(
@@ -386,7 +386,7 @@ def test_a_store_that_comes_back_gets_every_point_once(run, empty_store, notes):
     uri = f"sqlite:///{place / 'mlflow.db'}"
     sender = Sender(mlflow(run, uri, retry_s=0.0, delay_s=0.0), notes.append)
     rounds = tuple(read_rounds(run))
-    with RunFolder.resume(run, min_free_bytes=0) as folder:
+    with RunFolder.resume(run) as folder:
         folder.rewind(None)
         folder.update(status="running")
         for record in rounds[:3]:
