@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from actors.runtime.tokens import holds_token
 from relief_ray.records.sync.mirror import is_uri
-from relief_ray.support.errors import UserError, clipped
+from relief_ray.support.errors import UserError, clipped, first_line
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -45,7 +45,7 @@ class UploadFile:
 
     path: Path
     num_bytes: int
-    is_named: bool = False
+    is_named: bool
 
 
 def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None = None) -> list[UploadFile]:
@@ -201,7 +201,7 @@ def asking_head() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ClientError) as error:
-        raise HeadSilent(f"the head does not answer ({_first_line(error)})") from error
+        raise HeadSilent(f"the head does not answer ({first_line(error)})") from error
 
 
 def connect(url: str) -> JobSubmissionClient:
@@ -219,7 +219,7 @@ def connect(url: str) -> JobSubmissionClient:
         return JobSubmissionClient(url)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(
-            f"{url}: no job server that lets this machine in ({_first_line(error)}); expected a head's dashboard, by "
+            f"{url}: no job server that lets this machine in ({first_line(error)}); expected a head's dashboard, by "
             "default http://127.0.0.1:8265 (from another machine: ssh -L 8265:127.0.0.1:8265 HEAD), and its token: "
             "--token FILE"
         ) from error
@@ -308,7 +308,7 @@ def submit(client: JobSubmissionClient, command: str, folder: Path, job: str, va
             if not isinstance(refusal, RuntimeError):
                 raise
             if _NOT_READY not in str(refusal) or time.monotonic() > until_s:
-                raise UserError(f"the head does not take the job: {_first_line(refusal)}") from refusal
+                raise UserError(f"the head does not take the job: {first_line(refusal)}") from refusal
             time.sleep(_POLL_S)
 
 
@@ -387,8 +387,3 @@ def _refuse_unknown(client: JobSubmissionClient, job: str) -> None:
     jobs = sorted(str(known.submission_id) for known in known_jobs if known.submission_id)
     if job not in jobs:
         raise UserError(f"job {job}: unknown to the head; expected one of {', '.join(jobs) or '(none was submitted)'}")
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -17,7 +17,7 @@ from typing import Literal
 from actors.cluster import FIRST_PORT, GCS_PORT
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, require_listener
 from actors.runtime.tokens import MODE, PATH, WORD
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, first_line
 from relief_ray.support.process import memory_bytes, num_cores
 from relief_ray.support.text import pip
 
@@ -89,9 +89,9 @@ def _versions_of(address: str) -> Versions:
     try:
         metadata = get_cluster_metadata(GcsClient(address=address))
     except Exception as error:
-        line = str(error).strip().partition(". ")[0].splitlines()[0] if str(error).strip() else type(error).__name__
+        sentence = first_line(error).partition(". ")[0]
         raise UserError(
-            f"{address}: does not let this machine in ({line}); expected a head that `relief-ray cluster head` "
+            f"{address}: does not let this machine in ({sentence}); expected a head that `relief-ray cluster head` "
             "started, and its token: copy the head's token file here and name it with --token FILE"
         ) from error
     return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
@@ -235,8 +235,7 @@ def head_line(node: NodeOptions, *, port: int, dashboard_host: str, dashboard_po
         f"--dashboard-host={dashboard_host}",
         f"--dashboard-port={dashboard_port}",
     ]
-    arguments = _line(node, own, {"server": 1}, "server", is_head=True)
-    return StartLine(arguments=arguments, variables=_variables(node, HEALTH_CHECK | _JOB_STOP))
+    return _line(node, own, {"server": 1}, "server", HEALTH_CHECK | _JOB_STOP)
 
 
 def join_line(node: NodeOptions, address: str, letter: DeviceLetter | None, count: int) -> StartLine:
@@ -248,24 +247,23 @@ def join_line(node: NodeOptions, address: str, letter: DeviceLetter | None, coun
     _refuse_overlap(node.first_port, {})
     offered = {} if letter is None else {f"type_{letter}": count}
     device = "cores" if letter is None else f"type_{letter}"
-    arguments = _line(node, [f"--address={address}"], offered, device, is_head=False)
-    return StartLine(arguments=arguments, variables=_variables(node, {}))
+    return _line(node, [f"--address={address}"], offered, device, {})
 
 
 def _line(
-    node: NodeOptions, own: list[str], offered: Mapping[str, int], device: str, *, is_head: bool
-) -> tuple[str, ...]:
+    node: NodeOptions, own: list[str], offered: Mapping[str, int], device: str, variables: Mapping[str, str]
+) -> StartLine:
     if node.temp_dir is not None and len(str(node.temp_dir)) > MAX_FOLDER_LENGTH:
         raise UserError(
             f"--temp-dir {node.temp_dir}: {len(str(node.temp_dir))} characters, expected at most {MAX_FOLDER_LENGTH}, "
             "since paths of sockets are short; e.g. --temp-dir /tmp/rr"
         )
-    ports = {name: node.first_port + i for i, name in enumerate(_SERVICES) if is_head or name not in _HEAD_ONLY}
+    ports = {name: node.first_port + i for i, name in enumerate(_SERVICES) if "--head" in own or name not in _HEAD_ONLY}
     ports |= {
         "min-worker-port": node.first_port + _FIRST_WORKER,
         "max-worker-port": node.first_port + NUM_PORTS - 1,
     }
-    return (
+    arguments = (
         _ray(),
         "start",
         "--block",
@@ -281,6 +279,7 @@ def _line(
         *([] if node.temp_dir is None else [f"--temp-dir={node.temp_dir}"]),
         "--disable-usage-stats",
     )
+    return StartLine(arguments=arguments, variables=_variables(node, variables))
 
 
 def _refuse_overlap(first: int, others: Mapping[str, int]) -> None:

@@ -16,8 +16,8 @@ import psutil
 
 from actors.cluster import start_line
 from actors.cluster.start_line import DeviceLetter
-from actors.runtime.placement import GRAIN, total_of
-from actors.runtime.session import MIB, SessionOptions, ray_session
+from actors.runtime.placement import GRAIN
+from actors.runtime.session import MIB, SessionOptions, ray_session, total_of
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed, several
 
@@ -165,9 +165,9 @@ class NodeFacts:
     node: str
     address: str
     is_head: bool
-    resources: Mapping[str, float] = field(default_factory=dict)
-    answer: NodeAnswer | None = None
-    why: str = ""
+    resources: Mapping[str, float]
+    answer: NodeAnswer | None
+    why: str
     clock_off_s: float | None = None
     """Seconds that its clock is ahead of this machine's, less what the question may have taken; None: no answer."""
 
@@ -255,10 +255,10 @@ def survey_at(place: str) -> list[NodeFacts]:
         return survey()
 
 
-def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
+def survey() -> list[NodeFacts]:
     """Ask all living nodes of the cluster that this process has joined, the head first, then by type and address."""
     asked_s = time.time()
-    answers, heard_s = list(ask_nodes(_describe_here, wait_s)), time.time()
+    answers, heard_s = list(ask_nodes(_describe_here, _ANSWER_S)), time.time()
     facts = [
         NodeFacts(
             node=node["NodeID"],

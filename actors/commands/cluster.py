@@ -22,7 +22,8 @@ from actors.cluster.survey import Bundle, NodeFacts, in_words
 from actors.commands.options import NodeChoice
 from actors.grids.places import bundles_of, fleet_of, is_chosen_here, num_at_once, settled
 from actors.runtime import tokens
-from actors.runtime.placement import Nodes, total_of
+from actors.runtime.placement import Nodes
+from actors.runtime.session import total_of
 from actors.runtime.single_run import choose_mode
 from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Result, Stopped, say
 from relief_ray.config.experiment import ExperimentConfig, read_settings

@@ -40,8 +40,8 @@ from actors.grids.trial import F1, ROUND, CellTrial, Trials, low_memory_ends_one
 from actors.runtime import serialization
 from actors.runtime.errors import count_kills, describe_death
 from actors.runtime.gauges import GridGauge
-from actors.runtime.placement import Nodes, look_around, total_of
-from actors.runtime.session import SessionOptions, ray_session
+from actors.runtime.placement import Nodes, look_around
+from actors.runtime.session import SessionOptions, ray_session, total_of
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.loop import Loop, check_reusable
 from relief_ray.studies.plan import State, keep_error, look_at

@@ -115,7 +115,7 @@ class Deaths:
         )
 
 
-def start_coordinator(run: str = "run") -> Handle:
+def start_coordinator(run: str) -> Handle:
     """The coordinator's actor, ``RUN/coordinator``, on the driver's node: it writes the records into a folder there."""
     # Ray's typing does not know this option of actors.
     remote = cast(Any, ray.remote)

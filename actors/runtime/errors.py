@@ -27,7 +27,7 @@ from ray.experimental import internal_kv
 from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.blame import line_running
 from relief_ray.records.lock import LOCK_FILE
-from relief_ray.support.errors import ClientFailed, UserError
+from relief_ray.support.errors import ClientFailed, UserError, first_line
 
 
 class EvaluationFailed(RoundVoid):
@@ -54,8 +54,7 @@ _REASONS: tuple[tuple[type[RayError], str], ...] = (
 def reason(error: RayError) -> str:
     """Reason for a lost call that is no fault of the code it ran."""
     known = next((text for kind, text in _REASONS if isinstance(error, kind)), type(error).__name__)
-    detail = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{known} ({detail[:200]})"
+    return f"{known} ({first_line(error)})"
 
 
 @contextmanager

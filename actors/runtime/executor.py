@@ -35,7 +35,7 @@ from actors.runtime.worker import (
     identify,
 )
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
-from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
+from actors.runtime.worker_pool import Call, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Assignment, ClientId, EvalTarget, Json, Models, States, Trained, WeightedSum
 from relief_ray.data.window_set import WindowSet
@@ -55,7 +55,7 @@ class JobData:
     """A job's data by node, and the rows that were sent."""
 
     def __init__(
-        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, workers: Sequence[RemoteWorker], physical: bool = False
+        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, workers: Sequence[RemoteWorker], physical: bool
     ) -> None:
         """Ask one worker of every other node for its data; it parses the dataset if necessary.
 
@@ -423,7 +423,7 @@ class RayExecutor:
             elif isinstance(gather, NodeSums) and call.method == "add_up":
                 sums = outcome.sums if isinstance(outcome, SumAnswer) else None
                 todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in gather.take(call, sums))
-            elif isinstance(outcome, Lost):
+            elif isinstance(outcome, LeftOut):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
                     again = [(block, (task,)) for block, part in call.pieces for task in part]
                     todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
@@ -457,13 +457,13 @@ class RayExecutor:
         runs = evenly(ordered, len(places)) if len(self.pool.nodes) > 1 and not self._worker_of else []
         return {client: node for node, run in zip(places, runs, strict=False) for client in run}
 
-    def _leave_out(self, gather: Gather | NodeSums, call: Call, outcome: Lost) -> None:
-        is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
+    def _leave_out(self, gather: Gather | NodeSums, call: Call, why: LeftOut) -> None:
+        is_over = why.cause == "timeout" or time.monotonic() > call.until_s
         if call.worker is not None and is_over:
             self.pool.pass_over(call.worker)
         for block, part in call.pieces:
             clients = [t.client for t in part]
-            gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
+            gather.add(block, clients, lost(clients, why))
 
     def _note_seconds(self, call: Call, busy_s: float, slowest_s: float) -> None:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
@@ -576,7 +576,7 @@ class RayExecutor:
                 todo.append(self._with_rows(call, outcome))
             elif _may_try_again(call):
                 todo.append(replace(call, attempt=call.attempt + 1))
-            elif isinstance(outcome, Lost):
+            elif isinstance(outcome, LeftOut):
                 raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
         return {label: total[label] for label in sorted(total)}
 

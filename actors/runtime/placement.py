@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.runtime import serialization
-from actors.runtime.session import process_options
+from actors.runtime.session import process_options, total_of
 from actors.runtime.worker import ClientWorker, Handle
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import ClientId, Fleet
@@ -149,15 +149,6 @@ def _gpu_share(num_hosts: int, cluster: Resources) -> float:
             "one (ray start finds it, or is told by --num-gpus), or take training.device=cpu or runtime.mode=inline"
         )
     return _share(1.0, -(-num_hosts // number))
-
-
-def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
-    """Resources of nodes, or of the demands of processes, together."""
-    total: dict[str, float] = {}
-    for resources in amounts:
-        for name, amount in resources.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
 
 
 def shortage(bundles: Iterable[Resources], offered: Resources, owner: str = "the cluster") -> str:

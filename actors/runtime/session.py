@@ -23,7 +23,7 @@ import psutil
 
 from actors.runtime.tokens import use_token
 from relief_ray.plugins.blame import unchanged
-from relief_ray.support.errors import CoordinatorLost, UserError
+from relief_ray.support.errors import CoordinatorLost, UserError, first_line
 
 # Processes of a private Ray cluster: what signals they hear, which there are, and how they are ended.
 #
@@ -34,19 +34,13 @@ from relief_ray.support.errors import CoordinatorLost, UserError
 _NOT_THEIRS = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 
-@dataclass(kw_only=True, slots=True)
-class _Shield:
-    """``depth``: blocks of ``shielded`` that are open."""
-
-    depth: int = 0
-
-
-_shield = _Shield()
+# Set inside of ``shielded``.
+_is_shielded = threading.Event()
 
 
 def _block_in_child() -> None:
     """Block the signals in a child of this process, before it runs another program."""
-    if _shield.depth:
+    if _is_shielded.is_set():
         signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THEIRS)
 
 
@@ -56,11 +50,11 @@ os.register_at_fork(after_in_child=_block_in_child)
 @contextmanager
 def shielded() -> Iterator[None]:
     """Inside the block, processes that are started never hear SIGTERM and SIGHUP, nor do their children."""
-    _shield.depth += 1
+    _is_shielded.set()
     try:
         yield
     finally:
-        _shield.depth -= 1
+        _is_shielded.clear()
 
 
 def family(folder: Path) -> list[psutil.Process]:
@@ -193,6 +187,15 @@ class SessionOptions:
     object_store_mib: int = 256
     dashboard: bool = False
     resources: Mapping[str, float] = field(default_factory=dict)
+
+
+def total_of(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Resources of nodes, or of the demands of processes, together."""
+    total: dict[str, float] = {}
+    for resources in amounts:
+        for name, amount in resources.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 # Folders of clusters that this process has started, each with the descriptor that holds its lock, if it has one.
@@ -350,7 +353,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
     return f"http://{context.dashboard_url}" + (f" (its token: {os.environ['RAY_AUTH_TOKEN']})" if ours else "")
 
 
-def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, Any]:
+def process_options(num_threads: int, *, hide_gpus: bool) -> dict[str, Any]:
     """Ray's options of a process whose sums depend on ``num_threads``; empty where it inherits what it needs.
 
     Ray leaves all GPUs visible to processes that asked for none.
@@ -373,7 +376,7 @@ def _join(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"runtime.address = {address!r}: cannot join ({str(error).splitlines()[0][:200]}); expected a running Ray "
+            f"runtime.address = {address!r}: cannot join ({first_line(error)}); expected a running Ray "
             "cluster of the same Ray and Python version, and its token in ~/.ray/auth_token or RAY_AUTH_TOKEN_PATH"
         ) from error
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.runtime.session import SessionOptions, owns_cluster, ray_session
+from actors.runtime.session import SessionOptions, owns_cluster, ray_session, total_of
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.experiment.experiment import OnRound, ignore, never, run_opened
 from relief_ray.experiment.setup import Setup
@@ -59,10 +59,7 @@ def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunM
 
 def local_session(setup: Setup) -> SessionOptions:
     """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices."""
-    resources: dict[str, float] = {}
-    for client in setup.fleet.clients:
-        for name, amount in setup.types[client.device].ray_resources.items():
-            resources[name] = resources.get(name, 0.0) + amount
+    resources = total_of(setup.types[client.device].ray_resources for client in setup.fleet.clients)
     return SessionOptions(address=setup.config.runtime.address, resources=resources)
 
 

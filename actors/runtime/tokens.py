@@ -48,8 +48,7 @@ def check_token(path: Path) -> None:
             f"{path}: no such file, expected the cluster's token; `relief-ray cluster head` wrote it on the head's "
             f"machine; copy it and keep it private:\n  scp HEAD:.ray/auth_token {path} && chmod 600 {path}"
         )
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        mode = stat.S_IMODE(path.stat().st_mode)
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise UserError(
             f"{path}: mode {mode:04o}, others may use the cluster's token; expected 0600:\n  chmod 600 {path}"
         )

@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from typing import Any
 
@@ -113,10 +113,24 @@ class EvalRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainAnswer:
-    """Result of a ``TrainRequest``."""
+class Answer:
+    """What a worker answers: which process it was, and what travels to the driver."""
 
     identity: Identity
+    fetched_bytes: int = 0
+    """Bytes of raw windows that the worker fetched for it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel to the driver, and those that the worker fetched."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return self.fetched_bytes + sum(value.nbytes for value in values if isinstance(value, Packed))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainAnswer(Answer):
+    """Result of a ``TrainRequest``."""
+
     busy_s: float
     """Seconds that it took."""
     peak_mib: float
@@ -127,51 +141,29 @@ class TrainAnswer:
     """Nodes of the tree into which the sums of complete blocks were merged; None: sums are by part."""
     rest: Packed[tuple[BlockResult, ...]]
     """Everything else of each part's result."""
-    fetched_bytes: int = 0
-    """Bytes of raw windows that the worker fetched for it."""
     on_device: OnDevice | None = None
     """Measurements of a physical run; None in any other."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel to the driver, and those that the worker fetched."""
-        sums_nbytes = self.sums.nbytes if isinstance(self.sums, Packed) else 0
-        return sums_nbytes + self.rest.nbytes + self.fetched_bytes
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SumAnswer:
+class SumAnswer(Answer):
     """Sum of sums that lay on nodes."""
 
-    identity: Identity
     sums: Packed[tuple[Sums, ...]] | SumsRef | None
     """None where an addend was lost; a reference to what stays on this worker's node."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel to the driver."""
-        return self.sums.nbytes if isinstance(self.sums, Packed) else 0
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvalAnswer:
-    """Confusion matrices of a share, by target; ``fetched_bytes``: of raw windows that the worker fetched for it."""
+class EvalAnswer(Answer):
+    """Confusion matrices of a share, by target."""
 
-    identity: Identity
     counts: Packed[dict[str, Tensor]]
-    fetched_bytes: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel."""
-        return self.counts.nbytes + self.fetched_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NeedsRows:
+class NeedsRows(Answer):
     """Answer of a worker that cannot read these windows: the call is sent again with their rows."""
 
-    identity: Identity
     wanted: Wanted
 
     @property

@@ -17,16 +17,14 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.errors import Interrupted, hanging_in, raise_cause, reason
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import AnswerBox
-from actors.runtime.worker import EvalAnswer, Handle, Identity, NeedsRows, SumAnswer, TrainAnswer, check, identify
+from actors.runtime.worker import Answer, Handle, Identity, TrainAnswer, check, identify
 from relief_ray.core.messages import Assignment, ClientId
 from relief_ray.experiment.experiment import ignore
-from relief_ray.support.errors import Cause, UserError
+from relief_ray.support.errors import Cause, LeftOut, UserError
 
 # Workers as the driver sees them, the calls that lie with them, and how a call ends.
 
 Piece = tuple[int, tuple[Assignment, ...]]
-
-Answer = TrainAnswer | EvalAnswer | SumAnswer | NeedsRows
 
 # A lost worker that was waited for already gets this long to answer the question whether it is back.
 _GLANCE_S = 0.5
@@ -36,16 +34,6 @@ PROBE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 # Ray starts a dead process anew for ever; one that dies so many times without finishing a call is given up.
 _MAX_DEATHS = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lost:
-    """Outcome of a call that brought nothing."""
-
-    why: str
-    """The reason, with the worker's name."""
-    cause: Cause = "lost"
-    """Whether its time was over, or its worker was lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +122,11 @@ class RemoteWorker:
     """Deaths of its process since its last answer; silence, its node's included, is none."""
     gone: bool = False
     """Given up for good."""
+
+    @property
+    def loss(self) -> LeftOut:
+        """Why a call of a worker in trouble brought nothing, with the worker's name."""
+        return LeftOut(why=f"{self.name}: {self.trouble}", cause=self.cause)
 
     @property
     def usable(self) -> bool:
@@ -271,7 +264,7 @@ class WorkerPool:
         """Ray's ids of the nodes that the workers are on."""
         return {worker.identity.node for worker in self.workers}
 
-    def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
+    def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | LeftOut]]:
         """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
 
         Raises:
@@ -337,7 +330,7 @@ class WorkerPool:
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
-    def _hopeless(self, todo: deque[Call], elapsed_s: float) -> Iterator[tuple[Call, Lost]]:
+    def _hopeless(self, todo: deque[Call], elapsed_s: float) -> Iterator[tuple[Call, LeftOut]]:
         """Yield calls whose time is over, and calls whose workers are gone or were waited for long enough.
 
         ``elapsed_s``: seconds since the last look.
@@ -354,14 +347,12 @@ class WorkerPool:
                 for worker in workers
             ):
                 _remove(todo, call)
-                yield call, Lost(why=f"{workers[0].name}: {workers[0].trouble}", cause=workers[0].cause)
+                yield call, workers[0].loss
         for call in [c for c in todo if now_s > c.until_s]:
             _remove(todo, call)
             lost = next((worker for worker in self._candidates(call) if worker.trouble), None)
-            if lost is None:
-                yield call, Lost(why="its turn did not come before the round's time was over", cause="timeout")
-            else:
-                yield call, Lost(why=f"{lost.name}: {lost.trouble}", cause=lost.cause)
+            no_turn = LeftOut(why="its turn did not come before the round's time was over", cause="timeout")
+            yield call, no_turn if lost is None else lost.loss
 
     def _candidates(self, call: Call) -> list[RemoteWorker]:
         return self.workers if call.worker is None else [self.workers[call.worker]]
@@ -392,7 +383,7 @@ class WorkerPool:
             for worker in awaited:
                 worker.waited_s += time.monotonic() - before_s
 
-    def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
+    def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | LeftOut]]:
         """Yield answers as they arrive; send a worker its next call before its answer is processed."""
         awaited = {worker.flights[0].ref: worker for worker in self.workers if worker.flights}
         if not awaited:
@@ -423,7 +414,7 @@ class WorkerPool:
         flight.ref, flight.ready_s = box.ref, time.monotonic()
         return True
 
-    def _take(self, worker: RemoteWorker, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
+    def _take(self, worker: RemoteWorker, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | LeftOut]:
         try:
             answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
@@ -440,7 +431,7 @@ class WorkerPool:
                 worker.work_s = answer.busy_s / flight.call.work
         return flight.call, answer
 
-    def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
+    def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, LeftOut]]:
         """Yield calls that a worker has not answered in time; its process is ended."""
         now_s = time.monotonic()
         for worker in (worker for worker in self.workers if worker.flights):
@@ -457,13 +448,13 @@ class WorkerPool:
                 )
                 yield call, self._lose(worker, why, todo, "timeout")
 
-    def _lose(self, worker: RemoteWorker, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
+    def _lose(self, worker: RemoteWorker, why: str, todo: deque[Call], cause: Cause = "lost") -> LeftOut:
         """The worker is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
         todo.extendleft(reversed(worker.suspect(why, cause)))
         worker.is_reported = True
         self.on_note(f"{worker.name}: {why}")
-        return Lost(why=f"{worker.name}: {why}", cause=cause)
+        return worker.loss
 
     def _probe(self) -> None:
         """Ask lost workers whether they are back, and use those that answer."""

@@ -15,8 +15,9 @@ from actors.runtime.errors import EvaluationFailed
 from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
-from actors.runtime.worker_pool import Call, Lost, RemoteWorker, WorkerPool
+from actors.runtime.worker_pool import Call, RemoteWorker, WorkerPool
 from relief_ray.core.federated import RoundVoid
+from relief_ray.support.errors import LeftOut
 from relief_ray.training.executor import SerialExecutor
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
@@ -253,7 +254,7 @@ def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeyp
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(todo)
     why = "host-0: no answer within 5.1 s{}; raise runtime.client_timeout_s if it was only slow"
-    assert lost == Lost(why=why.format(", when the round's time was over"), cause="timeout")
+    assert lost == LeftOut(why=why.format(", when the round's time was over"), cause="timeout")
     assert not worker.usable and worker.cause == "timeout"
     assert played.notes == [lost.why]
 
@@ -410,7 +411,7 @@ def test_a_share_of_a_test_that_is_lost_twice_makes_the_round_void(on_warm_hosts
     def lose(pool, todo):
         while todo:
             tries.append(todo.popleft())
-            yield tries[-1], Lost(why="host-0: its process died")
+            yield tries[-1], LeftOut(why="host-0: its process died", cause="lost")
 
     monkeypatch.setattr(WorkerPool, "run", lose)
     with pytest.raises(EvaluationFailed, match="evaluation on 'test': host-0: its process died") as caught:
