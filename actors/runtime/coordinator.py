@@ -181,7 +181,12 @@ class Coordinator:
         """
         try:
             with errno_travels():
-                return self._run(request, serialization.get(request.setup))
+                setup = serialization.get(request.setup)
+                use_threads(setup.job.num_threads)
+                self._notes, self._path = [], request.path
+                return run_on_workers(
+                    setup, request.path, request.group, request.options, lambda: self._stopping, self._notes.append
+                )
         except UserError:
             raise
         except Exception as error:
@@ -189,16 +194,6 @@ class Coordinator:
             if (theirs := blamed(error)) is not None:
                 raise theirs from error
             raise
-
-    def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
-        use_threads(setup.job.num_threads)
-        self._notes, self._path = [], request.path
-        return run_on_workers(
-            setup, request.path, request.group, request.options, self._is_stopping, self._notes.append
-        )
-
-    def _is_stopping(self) -> bool:
-        return self._stopping
 
     @ray.method(concurrency_group="control")
     def progress(self, num_notes: int = 0) -> Progress:

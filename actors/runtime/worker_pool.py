@@ -6,7 +6,7 @@ Ray's own retries stay off (they would train twice); the caller decides what is 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -308,9 +308,7 @@ class WorkerPool:
 
     def _worker_for(self, call: Call, is_near: bool) -> RemoteWorker | None:
         """The worker that is expected to be free first, or None where the call has to wait."""
-        working: dict[str, int] = {}
-        for worker in self.workers:
-            working[worker.identity.node] = working.get(worker.identity.node, 0) + bool(worker.flights)
+        working = Counter(worker.identity.node for worker in self.workers if worker.flights)
 
         def has_place(worker: RemoteWorker) -> bool:
             node = worker.identity.node

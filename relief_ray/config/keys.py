@@ -104,7 +104,7 @@ def _switches(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
 def _keys_of(section: Schema, sections: Mapping[str, Schema], prefix: str, of: str) -> Iterator[Key]:
     for name, value in section["properties"].items():
         path, default = f"{prefix}{name}", value.get("default")
-        kinds = [_resolved(kind, sections) for kind in _kinds(value)]
+        kinds = [sections[k["$ref"].rpartition("/")[2]] if "$ref" in k else k for k in _kinds(value)]
         if of and name == "name":
             continue  # the method's or backbone's own name: the key `strategy` or `backbone`
         if path in CHOSEN:
@@ -131,10 +131,6 @@ def _kinds(schema: Schema) -> Sequence[Schema]:
 
 def _options(schema: Schema) -> Sequence[object]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
-
-
-def _resolved(schema: Schema, sections: Mapping[str, Schema]) -> Schema:
-    return sections[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 _NAMES: Final[Mapping[str, str]] = {

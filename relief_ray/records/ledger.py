@@ -2,7 +2,7 @@
 
 A long run's rounds are hundreds of megabytes as objects. So reading a ledger means to check the seal and the chain of
 every line and to note where each round stands (0.7 ms per megabyte). A round is parsed when it is needed, and nothing
-is kept; what a reader keeps of it is the reader's choice (``Rounds.without`` leaves parts of it out).
+is kept; what a reader keeps of it is the reader's choice (``Rounds.light`` leaves parts of it out).
 
 **Chain.** A line begins with its run's id (``RunRecord.id``), the digest of the line before it and its round's number,
 and ends with the sha256 of all that, which is its own digest. Before the first line, whose number ``run.json`` names
@@ -58,8 +58,6 @@ _Columns: TypeAlias = dict[str, list[Any]]
 
 _STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
 _FREE: _Columns = {"client": [], **{stage: [0.0] for stage in _STAGES}}
-# Parts of a line that a reader may do without (``Rounds.without``).
-LinePart = Literal["clients", "client_costs", "norms", "confusion"]
 
 
 class LedgerEnd(NamedTuple):
@@ -166,7 +164,7 @@ class LineFormat:
         line = record.model_dump(exclude_defaults=True, exclude={"costs"})
         return _each(self._fields(), "pack", line) | {"costs": self._written_costs(record.costs)}
 
-    def read(self, body: bytes, without: frozenset[LinePart] = frozenset()) -> RoundRecord:
+    def read(self, body: bytes, is_light: bool = False) -> RoundRecord:
         """Parse a line that was sealed, from its brace to its last value.
 
         Raises:
@@ -174,15 +172,12 @@ class LineFormat:
         """
         try:
             line: _Json = from_json(body + b"}")
-            if "clients" in without:
-                line["clients"] = {}
-            if "norms" in without:
+            if is_light:
                 line["clients"].pop("sq_norm", None)
-            if "confusion" in without:
                 for part in ("metrics", "validation"):
                     line.get(part, {}).pop("confusion", None)
             line = _each(self._fields(), "unpack", line)
-            line["costs"] = self._read_costs(line["costs"], "client_costs" not in without)
+            line["costs"] = self._read_costs(line["costs"], not is_light)
             del line["run"], line["before"]
             return RoundRecord.model_validate(line)
         except ValidationError as error:
@@ -392,11 +387,9 @@ class Rounds(Sequence[RoundRecord]):
     An access raises ``UserError`` where a line is no round's record, or not what it was when the ledger was scanned.
     """
 
-    def __init__(
-        self, path: Path, line_format: LineFormat, places: Sequence[Place], without: frozenset[LinePart] = frozenset()
-    ) -> None:
-        """``places``: of the rounds, in their order; ``without``: parts that records lack."""
-        self._path, self._format, self.places, self._without = path, line_format, tuple(places), without
+    def __init__(self, path: Path, line_format: LineFormat, places: Sequence[Place], is_light: bool = False) -> None:
+        """``places``: of the rounds, in their order; ``is_light``: as ``light`` returns them."""
+        self._path, self._format, self.places, self._is_light = path, line_format, tuple(places), is_light
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -407,14 +400,13 @@ class Rounds(Sequence[RoundRecord]):
         """Return the rounds whose numbers are wanted; nothing is read."""
         return self._of([place for place in self.places if is_wanted(place.round)])
 
-    def without(self, *parts: LinePart) -> Rounds:
-        """Return the same rounds for a reader who asks for no ``parts``: their records are smaller and sooner read.
+    def light(self) -> Rounds:
+        """Return the same rounds for a reader to whom single clients are no matter: smaller records, sooner read.
 
-        ``clients``: no client's work. ``client_costs``: of each clock's clients only the one or two from which
-        ``RoundCost`` takes its longest compute time and its link share. ``norms``: no ``ClientRecord.sq_norm``.
-        ``confusion``: no confusion matrices.
+        They have no confusion matrices and no ``ClientRecord.sq_norm``, and of each clock's clients only the one or two
+        from which ``RoundCost`` takes its longest compute time and its link share.
         """
-        return Rounds(self._path, self._format, self.places, self._without | set(parts))
+        return Rounds(self._path, self._format, self.places, is_light=True)
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines as they stand in the file, with their seals and breaks."""
@@ -454,7 +446,7 @@ class Rounds(Sequence[RoundRecord]):
         return hash((self._path, self.places))
 
     def _of(self, places: Sequence[Place]) -> Rounds:
-        return Rounds(self._path, self._format, places, self._without)
+        return Rounds(self._path, self._format, places, self._is_light)
 
     def _parsed(self, places: Sequence[Place]) -> Iterator[RoundRecord]:
         if not places:
@@ -468,7 +460,7 @@ class Rounds(Sequence[RoundRecord]):
 
     def _parse(self, line: bytes, place: Place) -> RoundRecord:
         try:
-            return self._format.read(bytes(_body(line)), self._without)
+            return self._format.read(bytes(_body(line)), self._is_light)
         except Unsealed as error:
             raise UserError(
                 f"{self._path}: line {_number(self._path, place.start)} changed while it was read ({error}), expected "

@@ -1,9 +1,9 @@
-"""Scalar metrics: one entry of ``METRICS`` per name, and their values from confusion matrices (rows true).
+"""Scalar metrics: one entry of ``METRICS`` per score, and their values from confusion matrices (rows true).
 
 A new metric of the canonical model is a function of its confusion matrix and an entry with ``compute``. Its values are
 then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in `compare`'s JSON and CSV and in data frames of
-cells. Printed tables name their columns in ``report.tables.columns``. A metric that is no function of a confusion
-matrix reads a field of the round's record (``read``), which ``records.schema`` and ``experiment.recording`` must have.
+cells. Printed tables name their columns in ``report.tables.columns``. What is no function of a confusion
+matrix is a field of the round's record, which ``experiment.recording`` fills, and a line of ``round_scalars``.
 
 A user's metric (``ExperimentConfig.metrics``) has no entry: a name in ``scores`` that ``METRICS`` lacks is one. Its
 value is computed when the model is tested and then read like any other, so that no report runs a user's code.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, Literal, SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -29,11 +29,12 @@ from relief_ray.plugins.load import is_path, load
 from relief_ray.records.schema import Metrics, RoundRecord
 from relief_ray.support.errors import UserError, shown
 
-Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]
-Read = Callable[[RoundRecord, str], float | None]
 OwnMetric = Callable[[NDArray[np.int64]], float]
 # Names of figures that tables have besides ``METRICS``.
-_TAKEN = re.compile(r"f1(_\w+)?|link|fedavg_link|trained|(energy|up)_saved")
+_TAKEN = re.compile(
+    r"f1(_\w+)?|link|fedavg_link|trained|(energy|up)_saved|"
+    r"loss|speedup|trained_fraction|(round|time|wall)_s|energy_j|bytes_(up|down)"
+)
 
 
 def class_f1(confusion: Tensor) -> Tensor:
@@ -78,29 +79,17 @@ def chance_f1(confusion: Sequence[Sequence[Sequence[int]]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """A scalar of a round.
+    """A share (0 to 1, shown in percent) in an evaluation.
 
     Attributes:
         name: key in records, JSON lines, MLflow and reports.
-        unit: unit of the stored value; shares (0 to 1) are shown in percent.
-        description: definition in a sentence.
         compute: value from the canonical model's confusion matrix (K, K) over all subjects, where it is made so.
-        read: value from a round's record and the name of the planning time model, where it is no evaluation's.
-        label: prefix on the terminal's line of a round, where it is shown in percent (shares only); empty: not shown.
+        label: prefix on the terminal's line of a round; empty: not shown.
     """
 
     name: str
-    unit: Unit
-    description: str
     compute: Callable[[Tensor], float] | None = None
-    read: Read | None = None
     label: str = ""
-
-    def value(self, record: RoundRecord, planning_model: str) -> float | None:
-        """Value in a round's record; None where there is none."""
-        if self.read is not None:
-            return self.read(record, planning_model)
-        return None if record.metrics is None else self.score(record.metrics)
 
     def score(self, metrics: Metrics) -> float | None:
         """Value in an evaluation; None where there is none."""
@@ -113,55 +102,35 @@ class Metric:
         return self.name in Metrics.model_fields
 
 
-def _total(field: str) -> Read:
-    def read(record: RoundRecord, planning_model: str) -> float | None:
-        totals = record.totals.get(planning_model)
-        return None if totals is None else float(getattr(totals, field))
-
-    return read
-
-
-def _round_s(record: RoundRecord, planning_model: str) -> float | None:
-    cost = record.costs.get(planning_model)
-    return None if cost is None else cost.round_s
-
-
 # fmt: off
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
-    Metric(name="f1", unit="share", compute=macro_f1, label="F1",
-           description="Macro-F1 of the canonical model, all modalities present."),
-    Metric(name="f1_fleet", unit="share", label="F1 of own models",
-           description="Mean over clients of the macro-F1 of their own model through their own sensors."),
-    Metric(name="f1_rare", unit="share", label="rare",
-           description="Mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone."),
-    Metric(name="accuracy", unit="share", compute=accuracy,
-           description="Share of windows that the canonical model classifies correctly."),
-    Metric(name="loss", unit="nats", read=lambda r, _: r.loss,
-           description="Mean training loss of the clients that counted, weighted by their windows."),
-    Metric(name="speedup", unit="ratio", read=lambda r, _: r.speedup,
-           description="Seconds of FedAvg's round over this round's: same participants, planning clock."),
-    Metric(name="trained_fraction", unit="share", read=lambda r, _: r.trained_fraction,
-           description="Mean over clients of trained values over all values of the plain backbone."),
-    Metric(name="round_s", unit="s", read=_round_s,
-           description="Simulated seconds of the round: its slowest client's."),
-    Metric(name="time_s", unit="s", read=_total("time_s"),
-           description="Simulated seconds of all rounds so far."),
-    Metric(name="energy_j", unit="J", read=_total("energy_j"),
-           description="Simulated joules of all rounds so far, the whole fleet's."),
-    Metric(name="bytes_up", unit="bytes", read=_total("bytes_up"),
-           description="Bytes that all clients have sent so far."),
-    Metric(name="bytes_down", unit="bytes", read=_total("bytes_down"),
-           description="Bytes that all clients have received so far."),
-    Metric(name="wall_s", unit="s", read=lambda r, _: r.wall_s,
-           description="Real seconds of the round on this machine."),
+    # Macro-F1 of the canonical model, all modalities present.
+    Metric(name="f1", compute=macro_f1, label="F1"),
+    # Mean over clients of the macro-F1 of their own model through their own sensors.
+    Metric(name="f1_fleet", label="F1 of own models"),
+    # Mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone.
+    Metric(name="f1_rare", label="rare"),
+    # Share of windows that the canonical model classifies correctly.
+    Metric(name="accuracy", compute=accuracy),
 )}
 # fmt: on
 
 
 def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
-    """Values of all ``METRICS`` and of users' metrics in a round that exist and are finite."""
-    values = {name: metric.value(record, planning_model) for name, metric in METRICS.items()}
-    values |= own_scores(record.metrics)
+    """Scalars of a round that exist and are finite: scores of its evaluation, users' among them, and what it cost."""
+    metrics, cost = record.metrics, record.costs.get(planning_model)
+    scores = {} if metrics is None else {m.name: m.score(metrics) for m in METRICS.values()}
+    totals = record.totals.get(planning_model)
+    values: dict[str, float | None] = {
+        **scores,
+        **own_scores(metrics),
+        "loss": record.loss,
+        "speedup": record.speedup,
+        "trained_fraction": record.trained_fraction,
+        "round_s": None if cost is None else cost.round_s,
+        **({} if totals is None else totals.model_dump()),
+        "wall_s": record.wall_s,
+    }
     return {name: float(value) for name, value in values.items() if value is not None and isfinite(value)}
 
 
@@ -171,16 +140,10 @@ def own_scores(metrics: Metrics | None) -> dict[str, float]:
 
 
 def extra_columns(metrics: Metrics) -> dict[str, float | None]:
-    """Values of metrics without a field of their own, by column; shares, as users' are, in percent."""
-    columns: dict[str, float | None] = {}
-    for metric in METRICS.values():
-        if metric.compute is not None and not metric.has_field:
-            value = metric.score(metrics)
-            if metric.unit == "share":
-                columns[f"{metric.name}_percent"] = None if value is None else 100 * value
-            else:
-                columns[metric.name] = value
-    return columns | {f"{name}_percent": 100 * value for name, value in own_scores(metrics).items()}
+    """Values of metrics without a field of their own, users' among them, by column; shares in percent."""
+    registered = (metric.name for metric in METRICS.values() if metric.compute is not None and not metric.has_field)
+    scores: dict[str, float | None] = dict.fromkeys(registered) | metrics.scores
+    return {f"{name}_percent": None if value is None else 100 * value for name, value in scores.items()}
 
 
 def own_metrics(paths: Sequence[str]) -> dict[str, OwnMetric]:
@@ -277,19 +240,12 @@ def _own(
             return {}
         used.append((matrix, view))
     f1_by_client = {view.client: macro_f1(matrix.sum(0)) for matrix, view in used}
+    # Of each client's model on the subjects that it trained on; nothing where a client trained on none of them.
+    on_own = [macro_f1(matrix[list(view.rows)].sum(0)) for matrix, view in used if view.rows]
     return ({"f1_by_client": f1_by_client} if used else {}) | {
         "f1_own_sensors": _mean(list(f1_by_client.values())),
-        "f1_own_subjects": _on_own_subjects(used),
+        "f1_own_subjects": _mean(on_own) if len(on_own) == len(used) else None,
     }
-
-
-def _on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:
-    """Mean F1 of clients' models, from matrices (subjects, K, K), each on the subjects that the client trained on.
-
-    None where a client trained on none of them.
-    """
-    scores = [macro_f1(matrix[list(view.rows)].sum(0)) for matrix, view in used if view.rows]
-    return _mean(scores) if len(scores) == len(used) else None
 
 
 def _canonical(

@@ -61,7 +61,7 @@ def read_rounds(folder: Path, run: RunRecord | None = None) -> Rounds:
     """Read all rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
 
     Each round is parsed when it is needed and not kept: ``tuple(read_rounds(folder))`` keeps all of them whole, and a
-    reader that needs less iterates and keeps that, after ``without`` where single clients are no matter.
+    reader that needs less iterates and keeps that, after ``light`` where single clients are no matter.
 
     Args:
         folder: the run's folder.
@@ -195,15 +195,13 @@ class RunFolder:
     def _refuse_removed(self) -> None:
         # An append to a file that was unlinked would succeed and be lost; another folder may be at the old path.
         path = self.path / ROUNDS_FILE
-        try:
-            is_ours = os.path.samestat(path.stat(), os.fstat(self._fd))
-        except OSError:
-            is_ours = False
-        if not is_ours:
-            raise UserError(
-                f"{path}: removed or replaced while this run was writing to it, expected no other writer; put it back "
-                f"and resume the run, or begin it anew in another folder ({option('out', 'DIR')})"
-            )
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(self._fd)):
+                return
+        raise UserError(
+            f"{path}: removed or replaced while this run was writing to it, expected no other writer; put it back "
+            f"and resume the run, or begin it anew in another folder ({option('out', 'DIR')})"
+        )
 
     def _cut(self) -> None:
         # What a failed write may have left behind its last whole line.

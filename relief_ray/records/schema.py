@@ -117,7 +117,7 @@ def tokens(selection: Selection) -> tuple[str, ...]:
 
     ``head.1[;;o0.75]``: three quarters of the output rows.
     """
-    return tuple(j if part == WHOLE else f"{j}[{_kinds(part)};{_lead(part)}]" for j, part in selection.items())
+    return tuple(j if part == WHOLE else f"{j}[{_written(part)}]" for j, part in selection.items())
 
 
 def selection(texts: tuple[str, ...]) -> Selection:
@@ -129,13 +129,10 @@ def selection(texts: tuple[str, ...]) -> Selection:
     return dict(_part(text) for text in texts)
 
 
-def _kinds(part: Part) -> str:
-    return "" if part.kinds is None else ",".join(sorted(part.kinds)) or "none"
-
-
-def _lead(part: Part) -> str:
-    rank = "" if part.rank is None else f"r{part.rank}"
-    return rank if part.rows is None else f"{rank};o{part.rows!r}"
+def _written(part: Part) -> str:
+    kinds = "" if part.kinds is None else ",".join(sorted(part.kinds)) or "none"
+    text = f"{kinds};" if part.rank is None else f"{kinds};r{part.rank}"
+    return text if part.rows is None else f"{text};o{part.rows!r}"
 
 
 def _part(text: str) -> tuple[str, Part]:

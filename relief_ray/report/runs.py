@@ -303,7 +303,7 @@ def condensed(loaded: Loaded) -> Loaded:
     rounds = loaded.rounds
     if not isinstance(rounds, Rounds):
         return loaded
-    return replace(loaded, rounds=(*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:]))
+    return replace(loaded, rounds=(*rounds[:-1].light(), *rounds[-1:]))
 
 
 def _check_folder(path: Path) -> None:
