@@ -63,19 +63,17 @@ class RunRequest:
     """How they run."""
 
 
-class GracePeriod:
-    """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
+def after_grace(should_stop: Callable[[], bool], grace_s: float = _GRACE_S) -> Callable[[], bool]:
+    """Turn "stop after this round" into "stop now": true once the round has had ``grace_s`` seconds more."""
+    since_s: float | None = None
 
-    def __init__(self, should_stop: Callable[[], bool], grace_s: float = _GRACE_S) -> None:
-        """Start counting with the first request to stop."""
-        self._should_stop, self._grace_s = should_stop, grace_s
-        self._since_s: float | None = None
+    def is_over() -> bool:
+        nonlocal since_s
+        if since_s is None and should_stop():
+            since_s = time.monotonic()
+        return since_s is not None and time.monotonic() - since_s > grace_s
 
-    def is_over(self) -> bool:
-        """True where a round under way should be dropped."""
-        if self._since_s is None and self._should_stop():
-            self._since_s = time.monotonic()
-        return self._since_s is not None and time.monotonic() - self._since_s > self._grace_s
+    return is_over
 
 
 def run_with_retries(
@@ -144,7 +142,7 @@ def run_on_workers(
     Raises:
         UserError, RoundVoid, ClientFailed: as the rounds raise them.
     """
-    executor = RayExecutor(setup.job, group, options, GracePeriod(should_stop).is_over, on_note=on_note)
+    executor = RayExecutor(setup.job, group, options, after_grace(should_stop), on_note=on_note)
     shown = on_round or _shown(setup, path, executor.pool)
 
     def drive(experiment: Experiment) -> RunRecord:

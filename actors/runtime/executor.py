@@ -80,7 +80,7 @@ class JobData:
         stays = self.box.data == "node" or any(data.kind == "shard" for data in self._nodes.values())
         return [worker.index for worker in self._workers if not stays or worker.identity.node == self.box.home]
 
-    def rows(self, names: Sequence[str]) -> dict[str, ray.ObjectRef[WindowSet]]:
+    def rows(self, names: Iterable[str]) -> dict[str, ray.ObjectRef[WindowSet]]:
         """Return those of the windows that a worker has asked for before."""
         return {name: self._sent[name] for name in names if name in self._sent}
 
@@ -92,7 +92,7 @@ class JobData:
                 assert cut.rows is not None
                 self._num_sent_bytes += cut.rows.nbytes
                 self._sent[name] = ray.put(cut)
-        return self.rows(list(lack.wanted))
+        return self.rows(lack.wanted)
 
     def by_shards(self, worker_of: Mapping[ClientId, int], alike: Callable[[int, int], bool]) -> dict[ClientId, int]:
         """Swap clients between ``alike`` workers so that each is trained where its shard is; worker by client."""

@@ -389,9 +389,11 @@ def _sent_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
     task, assigned = sent.receipt.assignment, made.receipt.assignment
     if not _is(task, Assignment) or not _is(sent.receipt.work, Work):
         return f"receipt: found {_a(task)} and {_a(sent.receipt.work)}, expected an Assignment and its Work"
-    if claim := _differing(task, assigned, {"up"}) or _differing(sent.receipt.work, made.receipt.work, set()):
-        return f"the update of client {assigned.client} claims {claim}; leave what it says about itself as it is"
-    if claim := _differing(sent.receipt, made.receipt, _MAY_CHANGE | {"work"}):
+    if claim := (
+        _differing(task, assigned, {"up"})
+        or _differing(sent.receipt.work, made.receipt.work, set())
+        or _differing(sent.receipt, made.receipt, _MAY_CHANGE | {"work"})
+    ):
         return f"the update of client {assigned.client} claims {claim}; leave what it says about itself as it is"
     if violation := _selection_violation(task.up, layout, layout.ids) or _flow_violation(
         f"client {task.client}", task, layout

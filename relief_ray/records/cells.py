@@ -431,7 +431,6 @@ _FITS = {
     "string_too_short": "expected the name of a method",
     "string_pattern_mismatch": "expected the name of a figure",
     "float_type": "expected a number",
-    "bool_type": "expected true or false",
     "tuple_type": "expected a list",
     "too_short": "expected at least one claim",
     "model_type": "expected a mapping",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from actors.runtime.coordinator import GracePeriod, run_with_retries
+from actors.runtime.coordinator import after_grace, run_with_retries
 from actors.runtime.errors import Interrupted
 from relief_ray.core.federated import RoundVoid
 from relief_ray.core.messages import Assignment, ClientState, EvalTarget, Trained
@@ -138,9 +138,9 @@ def test_a_round_has_a_few_seconds_of_grace_by_default(monkeypatch) -> None:
     """Of the ten within which a command ends."""
     now_s = [time.monotonic()]
     monkeypatch.setattr("actors.runtime.coordinator.time.monotonic", lambda: now_s[0])
-    grace_period = GracePeriod(lambda: True)
-    assert not grace_period.is_over()
+    is_over = after_grace(lambda: True)
+    assert not is_over()
     now_s[0] += 1.0
-    assert not grace_period.is_over()
+    assert not is_over()
     now_s[0] += 4.0
-    assert grace_period.is_over()
+    assert is_over()

@@ -15,7 +15,7 @@ import ray
 
 from actors.grids.scheduler import SideBySide
 from actors.launch import OnRay
-from actors.runtime.coordinator import GracePeriod
+from actors.runtime.coordinator import after_grace
 from actors.runtime.gauges import Gauges
 from actors.runtime.single_run import Hooks, _rounds_are_here, choose_mode, local_session, run_experiment
 from actors.runtime.warm_pool import WorkerCache
@@ -128,12 +128,12 @@ def test_our_own_node_plays_every_device_of_the_fleet():
 
 def test_a_grace_period_ends_some_time_after_the_request_to_stop():
     requests = []
-    grace_period = GracePeriod(lambda: bool(requests), grace_s=0.2)
-    assert not grace_period.is_over()
+    is_over = after_grace(lambda: bool(requests), grace_s=0.2)
+    assert not is_over()
     requests.append(True)
-    assert not grace_period.is_over()
+    assert not is_over()
     time.sleep(0.25)
-    assert grace_period.is_over()
+    assert is_over()
 
 
 @pytest.mark.parametrize(
