@@ -20,17 +20,17 @@ from torch import Tensor
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
-from relief_ray.core.federated import Averaging, Insight, Strategy
+from relief_ray.core.federated import Averaging, Insight, RoundContext, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, all_finite
 from relief_ray.core.messages import (
     MAX_EPOCHS,
     STORED_TYPES,
     Assignment,
     ClientId,
+    ClientInfo,
     EvalPlan,
     EvalTarget,
     Fleet,
-    Models,
     Receipt,
     ServerState,
     StageTimes,
@@ -72,25 +72,23 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def _tasks_violation(
-    tasks: object,
-    models: Collection[str],
-    layout: GroupLayout,
-    participants: Sequence[ClientId],
-) -> str:
+# A check of a value takes, beside it, the arguments of the function that returned it.
+
+
+def _tasks_violation(tasks: object, state: ServerState, context: RoundContext) -> str:
     """What is wrong with a round's assignments: wrong kind, client, model, group, or flow of a group."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
         return f"returned {_a(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
     if not tasks:
         return "returned no assignment, expected one for at least one participant"
-    clients: set[ClientId] = set()
+    clients, participants = set[ClientId](), [c.id for c in context.participants]
     for task in tasks:
         if violation := kind_violation(task, Assignment):
             return f"{violation} for each participant"
-        if violation := _task_violation(task, models, layout):
+        if violation := _task_violation(task, state.models, context.layout):
             return violation
         if task.client not in participants:
-            return f"client {task.client} does not take part in this round; participants are {list(participants)}"
+            return f"client {task.client} does not take part in this round; participants are {participants}"
         if task.client in clients:
             return f"client {task.client} has two assignments"
         clients.add(task.client)
@@ -215,8 +213,9 @@ def _not_finite_violation(state: ServerState) -> str:
     return ""
 
 
-def _plan_violation(plan: EvalPlan, models: Models, fleet: Fleet) -> str:
+def _plan_violation(plan: EvalPlan, state: ServerState, fleet: Fleet) -> str:
     """What is wrong with a plan of evaluation: labels, models, clients, groups and sensors."""
+    models = state.models
     targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
     labels = [getattr(t, "label", None) for t in targets]
     known = {c.id for c in fleet.clients}
@@ -248,22 +247,25 @@ def _each_is(kinds: tuple[type, ...], expected: str) -> _Check:
     return violation
 
 
-def _averaged_violation(groups: Mapping[str, Collection[GroupId]], models: Collection[str], layout: GroupLayout) -> str:
+def _averaged_violation(
+    groups: Mapping[str, Collection[GroupId]], state: ServerState, _: object, layout: GroupLayout, _fleet: Fleet
+) -> str:
     """What is wrong with the groups, by model, whose change is a mean of updates."""
-    if unknown := [name for name in groups if name not in models]:
-        return f"models {shown(unknown)} are unknown; there are {sorted(models)}"
+    if unknown := [name for name in groups if name not in state.models]:
+        return f"models {shown(unknown)} are unknown; there are {sorted(state.models)}"
     wrong = [j for each in groups.values() for j in each if j not in layout]
     return f"groups {shown(wrong)} are unknown; there are {list(layout.ids)}" if wrong else ""
 
 
-def _identities_violation(names: object, models: Collection[str]) -> str:
+def _identities_violation(names: object, state: ServerState) -> str:
     """What is wrong with what the models stand for."""
+    models = state.models
     if isinstance(names, Mapping) and set(names) == set(models) and all(isinstance(v, str) for v in names.values()):
         return ""
     return f"returned {shown(names)}, expected a text for each of {list(models)}"
 
 
-def _tables_violation(tables: Mapping[object, object]) -> str:
+def _tables_violation(tables: Mapping[object, object], *_: object) -> str:
     """What is wrong with the numbers about a state that a record keeps."""
     for name, table in tables.items():
         if not isinstance(table, Mapping) or not all(isinstance(v, int | float) for v in table.values()):
@@ -271,7 +273,7 @@ def _tables_violation(tables: Mapping[object, object]) -> str:
     return ""
 
 
-def _deadline_violation(seconds: object) -> str:
+def _deadline_violation(seconds: object, _: ServerState) -> str:
     """What is wrong with a deadline in seconds."""
     is_one = _is_number(seconds) and float(seconds) > 0.0  # type: ignore[arg-type]
     return "" if is_one else f"returned {shown(seconds)}, expected seconds, above 0"
@@ -288,17 +290,17 @@ def _weight_violation(weight: object, client: ClientId) -> str:
 # Hooks of a method that derives from FedAvg ---------------------------------------------------------------------------
 
 
-def _chosen_violation(chosen: object, client: ClientId, groups: Sequence[ParamGroup]) -> str:
+def _chosen_violation(chosen: object, client: ClientInfo, groups: Sequence[ParamGroup]) -> str:
     """What is wrong with the groups that a client is to train."""
     ids = [group.id for group in groups]
     if not isinstance(chosen, list | tuple) or not chosen:
         found = _a(chosen) if chosen or not isinstance(chosen, list | tuple) else "no group"
-        return f"returned {found} for client {client}, expected a list of one at least of {ids}"
+        return f"returned {found} for client {client.id}, expected a list of one at least of {ids}"
     unknown = [each for each in chosen if getattr(each, "id", each) not in ids]
-    return f"returned {shown(unknown)} for client {client}, expected some of {ids}" if unknown else ""
+    return f"returned {shown(unknown)} for client {client.id}, expected some of {ids}" if unknown else ""
 
 
-def _stepped_violation(stepped: object, mean: Params) -> str:
+def _stepped_violation(stepped: object, mean: Params, _: object) -> str:
     """Find a fault in a server step and its memory."""
     if not isinstance(stepped, tuple) or len(stepped) != 2 or not all(isinstance(part, Mapping) for part in stepped):
         return f"returned {shown(stepped)}, expected two mappings: the step by group, and the memory ({{}}: none)"
@@ -344,14 +346,14 @@ def times_violation(times: object) -> str:
 # The client's half ----------------------------------------------------------------------------------------------------
 
 
-def _refined_violation(refined: Assignment, task: Assignment, layout: GroupLayout) -> str:
+def _refined_violation(refined: Assignment, context: ClientContext, task: Assignment) -> str:
     """What is wrong with a task as the client's ``refine`` changed it."""
     if (refined.client, refined.view) != (task.client, task.view):
         return (
             f"found client {refined.client!r} and model {refined.view!r}, expected client {task.client} and "
             f"{task.view!r} as they were assigned; change what is trained, not whose task it is"
         )
-    return _task_violation(refined, [task.view], layout)
+    return _task_violation(refined, [task.view], context.layout)
 
 
 def _loss_violation(loss: Tensor, step: LocalStep) -> str:
@@ -369,7 +371,7 @@ def _loss_violation(loss: Tensor, step: LocalStep) -> str:
     return ""
 
 
-def _observed_violation(rows: Mapping[object, object]) -> str:
+def _observed_violation(rows: Mapping[object, object], _: LocalStep) -> str:
     """What is wrong with the rows about a batch."""
     for name, value in rows.items():
         if not isinstance(value, Tensor) or not value.ndim:
@@ -378,7 +380,7 @@ def _observed_violation(rows: Mapping[object, object]) -> str:
     return ""
 
 
-def _sent_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
+def _sent_violation(sent: Update, context: ClientContext, made: Update) -> str:
     """What is wrong with an update that a client's ``after`` returned for the one that was ``made``.
 
     What it says about itself must be what was done: the client, its task, the windows, steps and loss; it may send
@@ -386,7 +388,7 @@ def _sent_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
     """
     if violation := kind_violation(sent.receipt, Receipt, "receipt: "):
         return violation.replace("returned", "found")
-    task, assigned = sent.receipt.assignment, made.receipt.assignment
+    task, assigned, layout = sent.receipt.assignment, made.receipt.assignment, context.layout
     if not _is(task, Assignment) or not _is(sent.receipt.work, Work):
         return f"receipt: found {_a(task)} and {_a(sent.receipt.work)}, expected an Assignment and its Work"
     if claim := (
@@ -519,46 +521,31 @@ _DECLARED: Mapping[str, str] = {
 _CONTRACT: Mapping[str, Returned] = MappingProxyType(
     {
         "init": _state(lambda layout, *_: layout),
-        "allocate": _returned(
-            lambda tasks, state, context: _tasks_violation(
-                tasks, state.models.keys(), context.layout, [c.id for c in context.participants]
-            ),
-            rule="allocation",
-            convert=tuple,
-        ),
+        "allocate": _returned(_tasks_violation, rule="allocation", convert=tuple),
         "aggregate": _state(lambda _state, _reduced, tools: tools.layout),
-        "evaluate": _returned(
-            lambda plan, state, fleet: _plan_violation(plan, state.models, fleet), EvalPlan, "evaluation"
-        ),
+        "evaluate": _returned(_plan_violation, EvalPlan, "evaluation"),
         "everybody": Returned(kind=bool),
         "adapt": _returned(
             _each_is((Classifier, Experts, Connector), "Classifier, Experts or Connector"), convert=tuple
         ),
-        "client.refine": _returned(
-            lambda refined, context, task: _refined_violation(refined, task, context.layout), Assignment, "allocation"
-        ),
+        "client.refine": _returned(_refined_violation, Assignment, "allocation"),
         "client.objective": _returned(_loss_violation, Tensor),
-        "client.observe": _returned(lambda rows, _: _observed_violation(rows), Mapping),
-        "client.after": _returned(lambda sent, context, made: _sent_violation(sent, made, context.layout), Update),
+        "client.observe": _returned(_observed_violation, Mapping),
+        "client.after": _returned(_sent_violation, Update),
         "reduction.weight": _returned(
             lambda weight, _group, client, _task: _weight_violation(weight, client.id), convert=float
         ),
         "reduction.bucket": Returned(kind=str),
         "weight": _returned(lambda weight, client, _: _weight_violation(weight, client.id), convert=float),
-        "train": _returned(
-            lambda chosen, client, groups: _chosen_violation(chosen, client.id, groups), rule="allocation"
-        ),
-        "server_step": _returned(lambda stepped, mean, _: _stepped_violation(stepped, mean), rule="state"),
-        "insight.deadline_s": _returned(lambda seconds, _: _deadline_violation(seconds), convert=float),
+        "train": _returned(_chosen_violation, rule="allocation"),
+        "server_step": _returned(_stepped_violation, rule="state"),
+        "insight.deadline_s": _returned(_deadline_violation, convert=float),
         "insight.warnings": _returned(_each_is((str,), "sentences"), convert=tuple),
         "insight.rests": Returned(kind=bool),
-        "insight.diagnose": _returned(lambda tables, *_: _tables_violation(tables), Mapping),
+        "insight.diagnose": _returned(_tables_violation, Mapping),
         "insight.explain": Returned(kind=Explanation),
-        "averaging.averaged": _returned(
-            lambda groups, state, _reduced, layout, _fleet: _averaged_violation(groups, state.models.keys(), layout),
-            Mapping,
-        ),
-        "averaging.identities": _returned(lambda names, state: _identities_violation(names, state.models.keys())),
+        "averaging.averaged": _returned(_averaged_violation, Mapping),
+        "averaging.identities": _returned(_identities_violation),
     }
 )
 
