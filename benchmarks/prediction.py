@@ -26,7 +26,7 @@ from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.devices.time import Measured, Profile
-from relief_ray.devices.workload import Workload, num_steps, shares, workload
+from relief_ray.devices.workload import Workload, footprint, num_steps, shares
 from relief_ray.experiment.setup import Setup, context_of, foreign_profile, prepare, run_clocks
 from relief_ray.profiling.profile import Profiler
 from relief_ray.records.identity import machine_facts
@@ -111,15 +111,16 @@ def first_client(setup: Setup, device: str) -> ClientInfo:
 def load_of(setup: Setup, row: Row) -> Workload:
     """The cost model's workload of a row."""
     client, training = first_client(setup, row.client), setup.config.training
-    return workload(
+    return footprint(
         setup.accountant.counter.costs,
-        present=client.modalities,
-        trained=shares(setup.layout, setup.layout.select(row.groups)),
+        client.modalities,
+        shares(setup.layout, setup.layout.select(row.groups)),
+        setup.engine,
+        training.missing,
+    ).workload(
         num_windows=client.num_windows,
         epochs=training.epochs,
         num_steps=num_steps(client.num_windows, training.epochs, training.batch_size),
-        engine=setup.engine,
-        missing=training.missing,
     )
 
 

@@ -15,7 +15,7 @@ from benchmarks.engine.local import Local, eager_round, make_backbone, make_clie
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
 from benchmarks.engine.scenario import OURS, Scenario, write
-from relief_ray.devices.workload import Workload, num_steps, workload
+from relief_ray.devices.workload import Workload, footprint, num_steps
 from relief_ray.models.costs import count_costs
 from relief_ray.training.optimizer import LocalOptimizer
 
@@ -96,14 +96,12 @@ def _one_block(limits: Limits, repeats: int) -> Figures:
 def full_load(scenario: Scenario) -> Workload:
     """The FLOPs of a client that owns and trains everything."""
     backbone = make_backbone(scenario, "naive")
-    return workload(
-        count_costs(backbone),
-        present=scenario.spec.names,
-        trained=dict.fromkeys(backbone.layout.ids, 1.0),
+    return footprint(
+        count_costs(backbone), scenario.spec.names, dict.fromkeys(backbone.layout.ids, 1.0), "reuse", "zero_input"
+    ).workload(
         num_windows=scenario.num_windows,
         epochs=scenario.epochs,
         num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
-        engine="reuse",
     )
 
 

@@ -63,7 +63,7 @@ class TimeModel(FrozenConfig):
     needs_profile: ClassVar[bool] = False
     """Whether it can only be built where ``costs.profile`` names a device profile."""
     is_fitted: ClassVar[bool] = False
-    """Whether its constants were chosen so that FedAvg's joules agree with the paper's (calibration.json)."""
+    """Whether its constants were chosen so that FedAvg's joules agree with the paper's (``calibration.FITTED``)."""
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:

@@ -197,26 +197,6 @@ def footprint(
     )
 
 
-def workload(
-    costs: CostTable,
-    *,
-    present: Collection[str],
-    trained: Mapping[GroupId, float],
-    num_windows: int,
-    epochs: int,
-    num_steps: int,
-    engine: Engine = "naive",
-    missing: Missing = "zero_input",
-    bytes_up: int = 0,
-    bytes_down: int = 0,
-) -> Workload:
-    """FLOPs and bytes of one client's round in one call; ``footprint`` is the part worth caching."""
-    spent = footprint(costs, present, trained, engine, missing)
-    return spent.workload(
-        num_windows=num_windows, epochs=epochs, num_steps=num_steps, bytes_up=bytes_up, bytes_down=bytes_down
-    )
-
-
 def shares(layout: GroupLayout, selection: Selection) -> dict[GroupId, float]:
     """The share of each group's values that ``selection`` names: 1 for whole groups, less for a rank or a factor."""
     return {j: 1.0 if part.whole else layout.num_values({j: part}) / layout[j].numel for j, part in selection.items()}

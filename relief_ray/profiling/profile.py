@@ -29,7 +29,7 @@ from relief_ray.devices.meter import PowerMeter, mean_w
 from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
-from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload, num_steps, shares, workload
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload, footprint, num_steps, shares
 from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
@@ -346,15 +346,16 @@ class Bench:
     def load(self, scenario: Scenario) -> Workload:
         """The cost model's workload of a scenario."""
         counter, num_windows = self.setup.accountant.counter, _STEPS_PER_EPOCH * scenario.rows
-        return workload(
+        return footprint(
             counter.costs,
-            present=scenario.present,
-            trained=shares(self.setup.layout, self.setup.layout.select(scenario.groups)),
+            scenario.present,
+            shares(self.setup.layout, self.setup.layout.select(scenario.groups)),
+            self.setup.engine,
+            counter.missing,
+        ).workload(
             num_windows=num_windows,
             epochs=scenario.epochs,
             num_steps=num_steps(num_windows, scenario.epochs, scenario.rows),
-            engine=self.setup.engine,
-            missing=counter.missing,
         )
 
     def train(self, scenario: Scenario) -> TimedRound:

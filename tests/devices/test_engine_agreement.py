@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.messages import Assignment, ClientInfo
 from relief_ray.core.streams import Streams
-from relief_ray.devices.workload import num_steps, workload
+from relief_ray.devices.workload import footprint, num_steps
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
@@ -54,15 +54,8 @@ def test_charged_flops_are_the_executed_ones(name, engine, missing, present):
     backbone = CnnConfig(fusion=16, steps=8).build(SHAPE, seed=0)
     trained = ASSIGNMENTS[name]
     costs = count_costs(backbone)
-    load = workload(
-        costs,
-        present=present,
-        trained=dict.fromkeys(trained, 1.0),
-        num_windows=NUM_WINDOWS,
-        epochs=EPOCHS,
-        num_steps=num_steps(NUM_WINDOWS, EPOCHS, BATCH),
-        engine=engine,
-        missing=missing,
+    load = footprint(costs, present, dict.fromkeys(trained, 1.0), engine, missing).workload(
+        num_windows=NUM_WINDOWS, epochs=EPOCHS, num_steps=num_steps(NUM_WINDOWS, EPOCHS, BATCH)
     )
     executed = executed_flops(backbone, present, trained, engine, missing)
     # The counter does not see the sum over fusion blocks and its bias, which the model charges; the engine finds the

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Throughput
-from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, num_steps, workload
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, footprint, num_steps
 
 OVERHEADS = Overheads(forward_step_s=0.1, backward_step_s=0.2, optimizer_step_s=0.3, round_s=1.0)
 
@@ -25,14 +25,8 @@ TIMED = Stagewise(overheads=OVERHEADS, chunk=4, stages={"enc": paces(1), "head":
 
 
 def load(costs, trained, engine="reuse", n=10, epochs=2, batch=4):
-    return workload(
-        costs,
-        present=("acc",),
-        trained=dict.fromkeys(trained, 1.0),
-        num_windows=n,
-        epochs=epochs,
-        num_steps=num_steps(n, epochs, batch),
-        engine=engine,
+    return footprint(costs, ("acc",), dict.fromkeys(trained, 1.0), engine, "zero_input").workload(
+        num_windows=n, epochs=epochs, num_steps=num_steps(n, epochs, batch)
     )
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.core.groups import Part
-from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, footprint, num_steps, shares, workload
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, footprint, num_steps, shares
 
 ENGINES = ("naive", "reuse", "gemm")
 GROUPS = [f"{kind}.{m}" for m in ("acc", "gyro", "hr") for kind in ("e1", "e2", "A")] + ["B", "head"]
@@ -12,15 +12,9 @@ PRESENT = st.sets(st.sampled_from(["acc", "gyro", "hr"]), min_size=1)
 MISSING = st.sampled_from(["zero_input", "zero_feature"])
 
 
-def round_of(costs, trained, present=("acc",), n=10, epochs=2, batch=4, **more):
-    return workload(
-        costs,
-        present=present,
-        trained=dict.fromkeys(trained, 1.0),
-        num_windows=n,
-        epochs=epochs,
-        num_steps=num_steps(n, epochs, batch),
-        **more,
+def round_of(costs, trained, present=("acc",), n=10, epochs=2, batch=4, engine="naive", missing="zero_input", **more):
+    return footprint(costs, present, dict.fromkeys(trained, 1.0), engine, missing).workload(
+        num_windows=n, epochs=epochs, num_steps=num_steps(n, epochs, batch), **more
     )
 
 

@@ -52,7 +52,6 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
         "data/assets/dsa_mini.npz",
         "strategies/citations.bib",
         "report/paper.json",
-        "devices/calibration.json",
     )
     assert {f"relief_ray/{name}" for name in data} | {"relief_ray/studies/claims/demo.yaml"} <= set(names)
 

@@ -14,7 +14,7 @@ from relief_ray.core.groups import WHOLE, Part
 from relief_ray.core.messages import NO_STATE
 from relief_ray.core.streams import Streams
 from relief_ray.devices import workload as workload_module
-from relief_ray.devices.workload import workload
+from relief_ray.devices.workload import footprint
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import digest, load_frozen
@@ -296,12 +296,6 @@ def counted():
 def charged(engine, groups):
     """Returns the cost model's workload of a ``session``."""
     costs = counted()
-    return workload(
-        costs,
-        present=PRESENT,
-        trained=dict.fromkeys(groups or costs.num_values, 1.0),
-        num_windows=NUM_WINDOWS,
-        epochs=EPOCHS,
-        num_steps=EPOCHS * 3,
-        engine=engine,
+    return footprint(costs, PRESENT, dict.fromkeys(groups or costs.num_values, 1.0), engine, "zero_input").workload(
+        num_windows=NUM_WINDOWS, epochs=EPOCHS, num_steps=EPOCHS * 3
     )

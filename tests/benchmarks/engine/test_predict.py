@@ -8,7 +8,7 @@ from benchmarks.engine.scenario import setup
 from relief_ray.core.messages import StageTimes
 from relief_ray.devices.fleet import TERA
 from relief_ray.devices.time import Throughput
-from relief_ray.devices.workload import num_steps, shares, workload
+from relief_ray.devices.workload import footprint, num_steps, shares
 
 ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_flops_per_s=5e8)
 
@@ -25,15 +25,16 @@ def test_bills_are_the_counted_flops_of_each_phase(billed):
     """Recounted by hand with the engine that ran, through the same sensors and missing mode."""
     scenario, prepared, _, bills = billed
     for name, groups in ASSIGNMENTS.items():
-        load = workload(
+        load = footprint(
             prepared.accountant.counter.costs,
-            present=PRESENT,
-            trained=shares(prepared.layout, prepared.layout.select(groups)),
+            PRESENT,
+            shares(prepared.layout, prepared.layout.select(groups)),
+            "naive" if prepared.engine == "naive" else "reuse",
+            prepared.config.training.missing,
+        ).workload(
             num_windows=scenario.num_windows,
             epochs=scenario.epochs,
             num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
-            engine="naive" if prepared.engine == "naive" else "reuse",
-            missing=prepared.config.training.missing,
         )
         split, measured = bills[name].split, bills[name].measured
         assert split.forward_s == pytest.approx(load.forward_flops / TERA)
