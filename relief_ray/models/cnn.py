@@ -7,7 +7,7 @@ trained on absent inputs must not carry their statistics. The widths are FITTED 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -26,15 +26,16 @@ from relief_ray.models.backbone import (
     seeded,
 )
 from relief_ray.models.fused import (
-    KernelChannelsFirst,
-    KernelConv1,
-    KernelConv2,
     KernelLinear,
     KernelSensor,
     KernelSum,
+    applied,
+    kernel_channels_first,
+    kernel_conv1,
+    kernel_conv2,
     time_major,
 )
-from relief_ray.models.stage import apart, in_order, trained_stage
+from relief_ray.models.stage import Computed, apart, in_order, trained_stage
 
 # Backbone 1's encoders as matrix products: the same function and gradients, several times faster on a CPU.
 #
@@ -56,57 +57,30 @@ def columns(modality: str, windows_BCT: Tensor) -> Tensor:
     return unfolded.permute(0, 2, 1, 3).flatten(2).contiguous()
 
 
-class FusedConv1(nn.Module):
-    """ReLU(conv1) on precomputed columns."""
-
-    def __init__(self, conv: nn.Conv1d) -> None:
-        """Share ``conv``'s parameters."""
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, columns_BTK: Tensor) -> Tensor:
-        """(B, T/2, C*5) -> (B, T/2, out)."""
-        return _activated(columns_BTK, self.conv.weight.flatten(1), self.conv)
+def fused_conv1(conv: nn.Conv1d, columns_BTK: Tensor) -> Tensor:
+    """ReLU(conv1) on precomputed columns: (B, T/2, C*5) -> (B, T/2, out)."""
+    return _activated(columns_BTK, conv.weight.flatten(1), conv)
 
 
-class FusedConv2(nn.Module):
-    """ReLU(conv2), average pool and flatten on time-major activations."""
-
-    def __init__(self, conv: nn.Conv1d, steps: int) -> None:
-        """Share ``conv``'s parameters; ``steps`` pooled time steps."""
-        super().__init__()
-        self.conv = conv
-        self.steps = steps
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T/2, in) -> (B, out * steps), channel-major like the reference."""
-        weight = self.conv.weight.transpose(1, 2).flatten(1)  # (out, 5*in): time-major columns
-        columns_BTK = unfold(x_BTC, self.conv)
-        if _is_written_out(self.conv) and columns_BTK.shape[1] == 2 * self.steps:
-            apply: Callable[..., Tensor] = _ActivatedPairs.apply
-            return apply(columns_BTK, weight, self.conv.bias)
-        y_BTC = _activated(columns_BTK, weight, self.conv)
-        batch, time, channels = y_BTC.shape
-        if time % self.steps:
-            return nn.functional.adaptive_avg_pool1d(y_BTC.transpose(1, 2), self.steps).flatten(1)
-        if time != self.steps:
-            y_BTC = y_BTC.view(batch, self.steps, time // self.steps, channels).mean(2)
-        return y_BTC.transpose(1, 2).flatten(1)
-
-
-class ChannelsFirst(nn.Module):
-    """Transposes ``FusedConv1``'s output into torch's order, for an early exit's pooling."""
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) -> (B, C, T)."""
-        return x_BTC.transpose(1, 2)
+def fused_conv2(steps: int, conv: nn.Conv1d, x_BTC: Tensor) -> Tensor:
+    """ReLU(conv2), average pool to ``steps`` and flatten: (B, T/2, in) -> (B, out * steps), as the reference has it."""
+    weight = conv.weight.transpose(1, 2).flatten(1)  # (out, 5*in): time-major columns
+    columns_BTK = unfold(x_BTC, conv)
+    if _is_written_out(conv) and columns_BTK.shape[1] == 2 * steps:
+        return applied(_ActivatedPairs, columns_BTK, weight, conv.bias)
+    y_BTC = _activated(columns_BTK, weight, conv)
+    batch, time, channels = y_BTC.shape
+    if time % steps:
+        return nn.functional.adaptive_avg_pool1d(y_BTC.transpose(1, 2), steps).flatten(1)
+    if time != steps:
+        y_BTC = y_BTC.view(batch, steps, time // steps, channels).mean(2)
+    return y_BTC.transpose(1, 2).flatten(1)
 
 
 def unfold(x_BTC: Tensor, conv: nn.Conv1d) -> Tensor:
     """conv2's input columns (B, T/2, 5*C), differentiable."""
     if _is_written_out(conv):
-        apply: Callable[[Tensor], Tensor] = _Unfold.apply
-        return apply(x_BTC)
+        return applied(_Unfold, x_BTC)
     padded = nn.functional.pad(x_BTC, (0, 0, _PADDING, _PADDING))
     return padded.unfold(1, KERNEL, _STRIDE).transpose(2, 3).flatten(2)
 
@@ -118,8 +92,7 @@ def _is_written_out(conv: nn.Conv1d) -> bool:
 def _activated(columns_BTK: Tensor, weight_OK: Tensor, conv: nn.Conv1d) -> Tensor:
     """``ReLU(x W^T + b)``."""
     if _is_written_out(conv):
-        apply: Callable[..., Tensor] = _Activated.apply
-        return apply(columns_BTK, weight_OK, conv.bias)
+        return applied(_Activated, columns_BTK, weight_OK, conv.bias)
     return torch.relu(nn.functional.linear(columns_BTK, weight_OK, conv.bias))
 
 
@@ -289,13 +262,13 @@ def _encoder(
     pool: nn.Module = nn.Sequential(nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
     first, second = convs
     if engine == "fused":
-        modules = (KernelConv1(first), KernelConv2(second, config.steps))
-        pool = nn.Sequential(KernelChannelsFirst(first.out_channels), pool)
+        modules = Computed(kernel_conv1, first), Computed(partial(kernel_conv2, config.steps), second)
+        pool = nn.Sequential(Computed(partial(kernel_channels_first, first.out_channels)), pool)
     elif engine == "gemm":
-        modules = (FusedConv1(first), FusedConv2(second, config.steps))
-        pool = nn.Sequential(ChannelsFirst(), pool)
+        modules = Computed(fused_conv1, first), Computed(partial(fused_conv2, config.steps), second)
+        pool = nn.Sequential(Computed(lambda x_BTC: x_BTC.transpose(1, 2)), pool)  # torch's order, as `pool` reads it
     else:
-        modules = (nn.Sequential(first, nn.ReLU()), nn.Sequential(second, nn.ReLU(), pool))
+        modules = nn.Sequential(first, nn.ReLU()), nn.Sequential(second, nn.ReLU(), pool)
     below, name = (f"encoder.{modality}.{layer}" for layer in (1, 2))
     inner = trained_stage(
         below, (RAW + modality,), modules[0], "encoder", of=first, modality=modality, layer=1, pool=pool

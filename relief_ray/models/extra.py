@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 from zlib import crc32
 
@@ -15,7 +16,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraM
 from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
-from relief_ray.models.stage import apart, trained_stage
+from relief_ray.models.stage import Computed, apart, trained_stage
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -185,20 +186,17 @@ def _mixture(
     mixed = output if last == backbone.output else f"{experts.id}.mix@{number}"
     return [
         Stage(spec=weights, module=Router(rows)),
-        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=_Mix()),
+        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=Computed(_mix)),
         *_rewired_stages(backbone, {last: mixed}, f"{experts.id}.{number}", output),
     ]
 
 
-class _Mix(nn.Module):
-    """``sum_e w_e y_e``."""
-
-    def forward(self, weights_BM: Tensor, *outputs: Tensor) -> Tensor:
-        """(B, M), then M tensors (B, ..) -> (B, ..)."""
-        total = torch.zeros_like(outputs[0])
-        for w_B, output in zip(weights_BM.unbind(1), outputs, strict=True):
-            total = total + w_B.view(-1, *[1] * (output.ndim - 1)) * output
-        return total
+def _mix(weights_BM: Tensor, *outputs: Tensor) -> Tensor:
+    """``sum_e w_e y_e``: (B, M), then M tensors (B, ..) -> (B, ..)."""
+    total = torch.zeros_like(outputs[0])
+    for w_B, output in zip(weights_BM.unbind(1), outputs, strict=True):
+        total = total + w_B.view(-1, *[1] * (output.ndim - 1)) * output
+    return total
 
 
 # LoRA layers inside a stage, each with several experts and a router of its own that mixes them token by token.
@@ -370,7 +368,7 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
         *_path(backbone, connector, "first", sources, sizes, (connector.task(1), connector.own)),
         *_path(backbone, connector, "mixed", sources, sizes, (*in_mix, mix.id)),
     ]
-    return backbone.plus([*stages, Stage(spec=mix, module=_Mixed()), *paths], groups)
+    return backbone.plus([*stages, Stage(spec=mix, module=Computed(_mixed)), *paths], groups)
 
 
 def _path(
@@ -383,11 +381,12 @@ def _path(
 ) -> list[Stage]:
     """Stages of one path: ``z``, its columns by modality, and copies of all stages that read the features."""
     joined = StageSpec(id=f"{connector.id}.z@{path}", inputs=(*sources, *added))
-    stages, replaced, start = [Stage(spec=joined, module=_Residual(len(sources)))], {}, 0
+    stages, replaced, start = [Stage(spec=joined, module=Computed(partial(_residual, len(sources))))], {}, 0
     for source, size in zip(sources, sizes, strict=True):
         replaced[source] = f"{source}@{connector.id}.{path}"
         spec = StageSpec(id=replaced[source], inputs=(joined.id,))
-        stages.append(Stage(spec=spec, module=_Columns(start, start + size)))
+        # One modality's columns of ``z``: (B, D) -> (B, D_m).
+        stages.append(Stage(spec=spec, module=Computed(partial(torch.narrow, dim=1, start=start, length=size))))
         start += size
     return [*stages, *_rewired_stages(backbone, replaced, f"{connector.id}.{path}", connector.output(path))]
 
@@ -408,43 +407,22 @@ class _Adapter(nn.Module):
         return out
 
 
-class _Residual(nn.Module):
-    """``h + sum of adapters``."""
-
-    def __init__(self, num_features: int) -> None:
-        """``num_features``: inputs that are features; the adapters' outputs follow them."""
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, *parts_BD: Tensor) -> Tensor:
-        """Features (B, D_1) .., adapters (B, D) .. -> (B, D)."""
-        return sum(parts_BD[self.num_features :], torch.cat(parts_BD[: self.num_features], 1))
+def _residual(num_features: int, *parts_BD: Tensor) -> Tensor:
+    """``h + sum of adapters``: features (B, D_1) .., so many, then adapters (B, D) .. -> (B, D)."""
+    return sum(parts_BD[num_features:], torch.cat(parts_BD[:num_features], 1))
 
 
-class _Mixed(nn.Module):
-    """``sum_i P_i h_i`` with ``h_1 = task_1`` and ``h_i = task_i + cross_i``."""
+def _mixed(logits_BT: Tensor, *adapters_BD: Tensor) -> Tensor:
+    """``sum_i P_i h_i`` with ``h_1 = task_1`` and ``h_i = task_i + cross_i``.
 
-    def forward(self, logits_BT: Tensor, *adapters_BD: Tensor) -> Tensor:
-        """Router (B, T), T task adapters, T - 1 cross-task ones (B, D) -> (B, D)."""
-        num_tasks = logits_BT.shape[1]
-        weights_BT = torch.softmax(logits_BT, 1)
-        total = weights_BT[:, :1] * adapters_BD[0]
-        for i in range(1, num_tasks):
-            total = total + weights_BT[:, i : i + 1] * (adapters_BD[i] + adapters_BD[num_tasks - 1 + i])
-        return total
-
-
-class _Columns(nn.Module):
-    """One modality's columns of ``z``."""
-
-    def __init__(self, start: int, stop: int) -> None:
-        """Columns ``start`` to ``stop``."""
-        super().__init__()
-        self.start, self.stop = start, stop
-
-    def forward(self, z_BD: Tensor) -> Tensor:
-        """(B, D) -> (B, D_m)."""
-        return z_BD[:, self.start : self.stop]
+    Router (B, T), T task adapters, T - 1 cross-task ones (B, D) -> (B, D).
+    """
+    num_tasks = logits_BT.shape[1]
+    weights_BT = torch.softmax(logits_BT, 1)
+    total = weights_BT[:, :1] * adapters_BD[0]
+    for i in range(1, num_tasks):
+        total = total + weights_BT[:, i : i + 1] * (adapters_BD[i] + adapters_BD[num_tasks - 1 + i])
+    return total
 
 
 def with_extra_modules(backbone: Backbone, extra_modules: Sequence[ExtraModule], seed: int) -> Backbone:

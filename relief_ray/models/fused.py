@@ -131,6 +131,12 @@ def _once(backward: Callable[..., T]) -> Callable[..., T]:
     return first
 
 
+def applied(function: type[torch.autograd.Function], *inputs: object) -> Tensor:
+    """The output of a hand-written function of autograd."""
+    out: Tensor = function.apply(*inputs)
+    return out
+
+
 class _First(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, conv: nn.Conv1d) -> Tensor:
@@ -246,8 +252,7 @@ class _Loss(torch.autograd.Function):
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy of logits (B, K) at labels (B,) int64."""
-    apply: Callable[..., Tensor] = _Loss.apply
-    return apply(logits.contiguous(), labels)
+    return applied(_Loss, logits.contiguous(), labels)
 
 
 class KernelSum(nn.Module):
@@ -260,49 +265,22 @@ class KernelSum(nn.Module):
 
     def forward(self, *blocks_BD: Tensor) -> Tensor:
         """M tensors (B, D) or (1, D) -> (B, D), summed in modality order."""
-        apply: Callable[..., Tensor] = _Fuse.apply
-        return apply(self.bias, *blocks_BD)
+        return applied(_Fuse, self.bias, *blocks_BD)
 
 
-class KernelConv1(nn.Module):
-    """ReLU(conv1) on ``time_major`` windows."""
-
-    def __init__(self, conv: nn.Conv1d) -> None:
-        """Share ``conv``'s parameters."""
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T + 4, C) -> (B, Q + 4, c1)."""
-        apply: Callable[..., Tensor] = _First.apply
-        return apply(x_BTC, self.conv.weight, self.conv.bias, self.conv)
+def kernel_conv1(conv: nn.Conv1d, x_BTC: Tensor) -> Tensor:
+    """ReLU(conv1) on ``time_major`` windows: (B, T + 4, C) -> (B, Q + 4, c1)."""
+    return applied(_First, x_BTC, conv.weight, conv.bias, conv)
 
 
-class KernelChannelsFirst(nn.Module):
-    """Turns ``KernelConv1``'s output into torch's order, for an early exit's pooling."""
-
-    def __init__(self, channels: int) -> None:
-        """``channels``: without the padded ones."""
-        super().__init__()
-        self.channels = channels
-
-    def forward(self, y_BTC: Tensor) -> Tensor:
-        """(B, Q + 4, c1) -> (B, channels, Q)."""
-        return y_BTC[:, _MARGIN:-_MARGIN, : self.channels].transpose(1, 2)
+def kernel_channels_first(channels: int, y_BTC: Tensor) -> Tensor:
+    """``kernel_conv1``'s output in torch's order, without padding: (B, Q + 4, c1) -> (B, channels, Q)."""
+    return y_BTC[:, _MARGIN:-_MARGIN, :channels].transpose(1, 2)
 
 
-class KernelConv2(nn.Module):
-    """ReLU(conv2), average pool and flatten."""
-
-    def __init__(self, conv: nn.Conv1d, pooled: int) -> None:
-        """Share ``conv``'s parameters; ``pooled`` time steps are left."""
-        super().__init__()
-        self.conv, self.pooled = conv, pooled
-
-    def forward(self, y_BTC: Tensor) -> Tensor:
-        """(B, Q + 4, c1) -> (B, out * pooled), channel-major like the reference."""
-        apply: Callable[..., Tensor] = _Second.apply
-        return apply(y_BTC, self.conv.weight, self.conv.bias, self.conv, self.pooled)
+def kernel_conv2(pooled: int, conv: nn.Conv1d, y_BTC: Tensor) -> Tensor:
+    """ReLU(conv2), average pool to ``pooled`` steps and flatten: (B, Q + 4, c1) -> (B, out * pooled), channel-major."""
+    return applied(_Second, y_BTC, conv.weight, conv.bias, conv, pooled)
 
 
 class KernelLinear(nn.Module):
@@ -316,8 +294,7 @@ class KernelLinear(nn.Module):
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """(B, D) -> (B, outputs)."""
-        apply: Callable[..., Tensor] = _Linear.apply
-        return apply(x_BD, self.weight, self.bias, self.take_step)
+        return applied(_Linear, x_BD, self.weight, self.bias, self.take_step)
 
     @contextmanager
     def stepping(self, take_step: TakeStep) -> Iterator[None]:
@@ -339,6 +316,5 @@ class KernelSensor(nn.Module):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T + 4, C) -> (B, fusion)."""
-        apply: Callable[..., Tensor] = _Sensor.apply
         first, second = self.first, self.second
-        return apply(x_BTC, self, first.weight, first.bias, second.weight, second.bias, self.block.weight)
+        return applied(_Sensor, x_BTC, self, *first.parameters(), *second.parameters(), self.block.weight)

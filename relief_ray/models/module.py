@@ -24,7 +24,7 @@ from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock, FusionSum
 from relief_ray.models.modes import in_test_mode, switched_in_training
-from relief_ray.models.stage import in_order, noise_windows
+from relief_ray.models.stage import Computed, in_order, noise_windows
 from relief_ray.support.errors import UserError, shown
 
 _Trained = tuple[str, nn.Parameter]
@@ -303,7 +303,7 @@ class _Draft:
         if not isinstance(output, Tensor) or len(output) != 2:
             raise UserError(f"module: {name} gives {_sizes(output)} for two windows, expected a tensor (B, ...)")
         self.values[name] = output
-        self.stages.append(replace(stage, pool=_MeanOfRest() if output.ndim > 2 else None))
+        self.stages.append(replace(stage, pool=Computed(_mean_of_rest) if output.ndim > 2 else None))
 
     def add_group(
         self, name: GroupId, role: Role, modality: str | None, layer: int | None, trained: Sequence[_Trained]
@@ -431,9 +431,6 @@ class _SideBySide(nn.Module):
         return out
 
 
-class _MeanOfRest(nn.Module):
-    """Mean over all dimensions behind the second: features for classifiers that read the model early."""
-
-    def forward(self, values: Tensor) -> Tensor:
-        """(B, D, ...) -> (B, D)."""
-        return values.flatten(2).mean(2)
+def _mean_of_rest(values: Tensor) -> Tensor:
+    """Mean over all dimensions behind the second, for classifiers that read the model early: (B, D, ...) -> (B, D)."""
+    return values.flatten(2).mean(2)

@@ -5,7 +5,7 @@ Legend for shapes: B batch, C channels, T samples, D features.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +71,19 @@ class Stage:
     step_bytes: int = 0
     switched: tuple[nn.Module, ...] = ()
     takes_single_rows: bool = False
+
+
+class Computed(nn.Module):
+    """``function(*inputs)``, or ``function(of, *inputs)`` with the parameters of a layer ``of``."""
+
+    def __init__(self, function: Callable[..., Tensor], of: nn.Module | None = None) -> None:
+        """Share the layer's parameters."""
+        super().__init__()
+        self.function, self.of = function, of
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """What the function gives."""
+        return self.function(*inputs) if self.of is None else self.function(self.of, *inputs)
 
 
 def kind_of(name: str) -> Kind:

@@ -1,5 +1,7 @@
 """The matrix-product encoders compute what ``nn.Conv1d`` computes: value, gradient, any length, any pooling."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,8 @@ from torch import nn
 from torch.func import functional_call
 
 from relief_ray.models.backbone import InputShape
-from relief_ray.models.cnn import CnnConfig, FusedConv1, FusedConv2, columns, unfold
+from relief_ray.models.cnn import CnnConfig, columns, fused_conv1, fused_conv2, unfold
+from relief_ray.models.stage import Computed
 
 # (window, channels, pooled steps): even, odd, not divisible by the steps, shorter than the steps, one sample.
 SHAPES = [(128, 9, 32), (256, 3, 32), (20, 2, 5), (21, 2, 5), (33, 1, 4), (37, 3, 8), (10, 1, 8), (1, 2, 1)]
@@ -69,7 +72,7 @@ def test_written_out_passes_are_torch_s_own(time, steps, trained):
     """``functional_call`` hands parameters in, so that torch's operations take over: pooled by 2, 1, 3, unevenly."""
     make = torch.Generator().manual_seed(time)
     first, second = nn.Conv1d(3, 4, 5, 2, 2).double(), nn.Conv1d(4, 5, 5, 2, 2).double()
-    whole = nn.Sequential(FusedConv1(first), FusedConv2(second, steps))
+    whole = nn.Sequential(Computed(fused_conv1, first), Computed(partial(fused_conv2, steps), second))
     for layer, conv in (("1", first), ("2", second)):
         conv.requires_grad_(layer in trained)
     x = columns("acc", torch.randn(8, 3, 4 * time, generator=make, dtype=torch.float64))
@@ -86,7 +89,9 @@ def test_written_out_passes_are_torch_s_own(time, steps, trained):
 @pytest.mark.parametrize("steps", [4, 3])
 def test_no_windows_give_no_features(steps):
     """Pooled by 2, and by other numbers."""
-    encoder = nn.Sequential(FusedConv1(nn.Conv1d(3, 4, 5, 2, 2)), FusedConv2(nn.Conv1d(4, 5, 5, 2, 2), steps))
+    encoder = nn.Sequential(
+        Computed(fused_conv1, nn.Conv1d(3, 4, 5, 2, 2)), Computed(partial(fused_conv2, steps), nn.Conv1d(4, 5, 5, 2, 2))
+    )
     features = encoder(columns("acc", torch.zeros(0, 3, 32)))
     assert features.shape == (0, 5 * steps)
     features.sum().backward()

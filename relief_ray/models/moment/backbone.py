@@ -75,27 +75,15 @@ def _fusion(
         )
         for m, weight in zip(modalities, torch.split(base_DF, width, dim=1), strict=True)
     ]
-    parts = [
-        trained_stage(f"fusion.A.{m}", (f"feature.{m}",), BlockA(weight), "fusion_a", modality=m)
-        for m, weight in zip(modalities, torch.split(a_RF, width, dim=1), strict=True)
-    ]
+    parts = []
+    for m, weight in zip(modalities, torch.split(a_RF, width, dim=1), strict=True):
+        block = ColumnBlock(weight)
+        named = (("lora_A", block.weight, kind_of("lora_A")),)
+        parts.append(trained_stage(f"fusion.A.{m}", (f"feature.{m}",), block, "fusion_a", of=named, modality=m))
     shared = SharedB(weights["lora_B.default.weight"], alpha / rank)
     inputs = tuple(stage.spec.id for stage in (*frozen, *(block for block, _ in parts)))
     parts.append(trained_stage("fusion", inputs, shared, "fusion_b", group="fusion.B"))
     return frozen, parts
-
-
-class BlockA(nn.Module):
-    """``A_m h_m``."""
-
-    def __init__(self, weight_RF: Tensor) -> None:
-        """``weight_RF`` (r, D_m)."""
-        super().__init__()
-        self.lora_A = nn.Parameter(weight_RF.clone())
-
-    def forward(self, h_BF: Tensor) -> Tensor:
-        """(B, D_m) -> (B, r)."""
-        return nn.functional.linear(h_BF, self.lora_A)
 
 
 class SharedB(nn.Module):
