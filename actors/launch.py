@@ -149,4 +149,5 @@ def conformance(
         name, fields = named_target(target)
         check_words({}, set or {})
         executors = ray_executors(stack) if ray else {}
-        return judged_of(name, [*fields, *settings_of(set or {})], executors, equals, within).judge()
+        judged, verdicts = judged_of(name, [*fields, *settings_of(set or {})], executors, equals, within)
+        return replace(judged, verdicts=tuple(verdicts))

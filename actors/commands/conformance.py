@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -179,13 +179,13 @@ def conformance_command(
         yield from _judge_nodes(address)
         return
     with ExitStack() as stack:
-        judged = judged_of(target, settings, ray_executors(stack) if ray else {}, equals, within)
+        judged, reached = judged_of(target, settings, ray_executors(stack) if ray else {}, equals, within)
         yield Result(judged.heading)
         verdicts = []
-        for verdict in judged.reached():
+        for verdict in reached:
             yield Result(line(verdict, judged.rules))
             verdicts.append(verdict)
-    result = judged.judge(verdicts)
+    result = replace(judged, verdicts=tuple(verdicts))
     yield Result(result.summary, result.facts)
     if not result.ok:
         raise typer.Exit(1)

@@ -32,6 +32,7 @@ from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import PlainBackbone
 from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import threads
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import UpdateRule
@@ -39,49 +40,49 @@ from relief_ray.training.trainer import Trainer
 
 BACKBONE_RULES: Mapping[str, Rule] = {
     "configuration": Rule(
-        says="its fields survive JSON and pickling, and build() returns a Backbone",
-        fix="keep plain numbers, texts and tuples in fields; return relief_ray.models.backbone.Backbone(..)",
+        "its fields survive JSON and pickling, and build() returns a Backbone",
+        "keep plain numbers, texts and tuples in fields; return relief_ray.models.backbone.Backbone(..)",
     ),
     "groups": Rule(
-        says="every trained parameter is in exactly one group, and a stage owns each group",
-        fix="declare it in GroupParameters, or freeze it (requires_grad_(False))",
+        "every trained parameter is in exactly one group, and a stage owns each group",
+        "declare it in GroupParameters, or freeze it (requires_grad_(False))",
     ),
     "shape": Rule(
-        says="any number of windows gives finite float32 logits (B, K)",
-        fix="end the last stage with K outputs, one a class; divide by no number that may be 0",
+        "any number of windows gives finite float32 logits (B, K)",
+        "end the last stage with K outputs, one a class; divide by no number that may be 0",
     ),
     "function": Rule(
-        says="in a test every stage is a function of each window alone: no noise, no counting, no mixed windows",
-        fix="take nn.Dropout and nn.BatchNorm1d, which training alone switches on, or statistics over time",
+        "in a test every stage is a function of each window alone: no noise, no counting, no mixed windows",
+        "take nn.Dropout and nn.BatchNorm1d, which training alone switches on, or statistics over time",
     ),
     "seed": Rule(
-        says="its first values depend on the seed alone, and no global generator moves",
-        fix="build modules with relief_ray.models.backbone.seeded(build, seed)",
+        "its first values depend on the seed alone, and no global generator moves",
+        "build modules with relief_ray.models.backbone.seeded(build, seed)",
     ),
     "dependencies": Rule(
-        says="a stage changes with the sensors and groups that it declares, itself or through inputs, and no other",
-        fix="name what it reads in StageSpec.inputs and whose parameters it computes with in StageSpec.groups",
+        "a stage changes with the sensors and groups that it declares, itself or through inputs, and no other",
+        "name what it reads in StageSpec.inputs and whose parameters it computes with in StageSpec.groups",
     ),
     "state": Rule(
-        says="parameters that went through the codec into another build give the same logits",
-        fix="keep parameters in float32, and no copies of them or of outputs in a module",
+        "parameters that went through the codec into another build give the same logits",
+        "keep parameters in float32, and no copies of them or of outputs in a module",
     ),
     "absent": Rule(
-        says="absent sensors leave training finite; under zero_feature their encoders have no gradient",
-        fix="mark the last stage of each encoder as feature=True; add a small number to what is divided by",
+        "absent sensors leave training finite; under zero_feature their encoders have no gradient",
+        "mark the last stage of each encoder as feature=True; add a small number to what is divided by",
     ),
     "costs": Rule(
-        says="the FLOPs of every stage and group are positive, and grow with the batch at most in proportion",
-        fix="let forward() do the same work for every window",
+        "the FLOPs of every stage and group are positive, and grow with the batch at most in proportion",
+        "let forward() do the same work for every window",
     ),
     "engines": Rule(
-        says="the engine that computes once what nobody trains gives the updates of the one that does not",
-        fix="let forward() depend on inputs and parameters alone, not on whether gradients are recorded",
+        "the engine that computes once what nobody trains gives the updates of the one that does not",
+        "let forward() depend on inputs and parameters alone, not on whether gradients are recorded",
     ),
-    "rounds": Rule(says="rounds of FedAvg and RELIEF run to their end", fix="mend the line that is named"),
+    "rounds": Rule("rounds of FedAvg and RELIEF run to their end", "mend the line that is named"),
     "resumes": Rule(
-        says="a run that is interrupted after every round has the bits of one that is not",
-        fix="keep no counter or cache in a module: what build() made is made anew",
+        "a run that is interrupted after every round has the bits of one that is not",
+        "keep no counter or cache in a module: what build() made is made anew",
     ),
 }
 _CLOSE = 1e-4
@@ -116,7 +117,7 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
     """Judge the rules on ``config``'s backbone, for the sensors, windows and classes of its data."""
     spec = config.data.spec()
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
-    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+    with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         yield from judge(_CHECKS, _Bench(config=config, shape=shape, root=Path(folder), outcomes={}))
 
 
@@ -335,22 +336,22 @@ def _resumes(bench: _Bench) -> None:
             raise Broken("resumes", f"{method}: interrupted after every round, its records or last state differ")
 
 
-_RUNS: Mapping[str, Callable[[_Bench], None]] = {
-    "configuration": _configuration,
-    "groups": _groups,
-    "shape": _shape,
-    "function": _function,
-    "seed": _seed,
-    "dependencies": _dependencies,
-    "state": _state,
-    "absent": _absent,
-    "costs": _costs,
-    "engines": _engines,
-    "rounds": _rounds,
-    "resumes": _resumes,
-}
-# In the order of the rules; each needs the one before it.
-_NEEDS: tuple[tuple[str, ...], ...] = ((), *((rule,) for rule in BACKBONE_RULES))
-_CHECKS = tuple(
-    Check(rules=(rule,), run=_RUNS[rule], needs=needs) for rule, needs in zip(BACKBONE_RULES, _NEEDS[:-1], strict=True)
+# In the order of the rules; each needs those before it.
+_RUNS: tuple[Callable[[_Bench], None], ...] = (
+    _configuration,
+    _groups,
+    _shape,
+    _function,
+    _seed,
+    _dependencies,
+    _state,
+    _absent,
+    _costs,
+    _engines,
+    _rounds,
+    _resumes,
 )
+_CHECKS = [
+    Check(rules=(rule,), run=run, needs=tuple(BACKBONE_RULES)[:place])
+    for place, (rule, run) in enumerate(zip(BACKBONE_RULES, _RUNS, strict=True))
+]

@@ -27,38 +27,38 @@ from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
 
 DATA_RULES: Mapping[str, Rule] = {
-    "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
+    "description": Rule("the description agrees with itself", FIXES["description"]),
     "files": Rule(
-        says="every person's files are found, in one place",
-        fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
+        "every person's files are found, in one place",
+        "set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
     ),
-    "parses": Rule(says="parse() returns a Recording for every person", fix="mend the file or the line that is named"),
-    "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
-    "labels": Rule(says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]),
-    "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
-    "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
-    "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
-    "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
+    "parses": Rule("parse() returns a Recording for every person", "mend the file or the line that is named"),
+    "subjects": Rule("every person has data, and nobody has another's", FIXES["subjects"]),
+    "labels": Rule("every code in the files is declared, and every declared class has rows", FIXES["labels"]),
+    "channels": Rule("the signal has the channels that are declared", FIXES["channels"]),
+    "rates": Rule("rates and lengths of activities fit each other", FIXES["rates"]),
+    "finite": Rule("no value is NaN or infinite after parsing", FIXES["finite"]),
+    "bouts": Rule("bouts are stretches of rows that do not overlap", FIXES["bouts"]),
     "constant": Rule(
-        says="no channel keeps one value for a whole person",
-        fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
+        "no channel keeps one value for a whole person",
+        "leave the channel out of modalities, or the person out of subjects, or read another column; where the "
         "person has no such sensor, say so in DatasetSpec.lacks",
     ),
     "repeats": Rule(
-        says="a second parse gives the same bits, and so does the cache",
-        fix="use no clock, no random numbers and no order of a set; read files through members.read(name) alone",
+        "a second parse gives the same bits, and so does the cache",
+        "use no clock, no random numbers and no order of a set; read files through members.read(name) alone",
     ),
     "place": Rule(
-        says="parsing does not depend on the working directory",
-        fix="read files through members.read(name) alone, not with open() or a relative path",
+        "parsing does not depend on the working directory",
+        "read files through members.read(name) alone, not with open() or a relative path",
     ),
     "windows": Rule(
-        says="training and test have windows of every class, training and validation some of every person",
-        fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
+        "training and test have windows of every class, training and validation some of every person",
+        "record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
     ),
     "leakage": Rule(
-        says="no sample is in two parts of a split, not even a copy of it",
-        fix="return every row once; rows that the files repeat belong to one bout of one person",
+        "no sample is in two parts of a split, not even a copy of it",
+        "return every row once; rows that the files repeat belong to one bout of one person",
     ),
 }
 

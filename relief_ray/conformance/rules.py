@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from relief_ray.plugins.blame import blamed, text_of
 from relief_ray.support.errors import ClientFailed, UserCodeFailed, UserError
@@ -28,84 +28,80 @@ class NotJudged(Exception):
     """Raised if a check cannot be made; its text says why. Other checks go on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """A rule in words.
-
-    Attributes:
-        says: the requirement.
-        fix: remedy where it does not hold.
-    """
+class Rule(NamedTuple):
+    """A rule in words."""
 
     says: str
+    """The requirement."""
     fix: str
+    """Remedy where it does not hold."""
 
 
 RULES: Mapping[str, Rule] = {
     "configuration": Rule(
-        says="its fields survive JSON and build() returns a Strategy",
-        fix="keep plain numbers, texts and tuples in fields; let build() return rr.Strategy(..)",
+        "its fields survive JSON and build() returns a Strategy",
+        "keep plain numbers, texts and tuples in fields; let build() return rr.Strategy(..)",
     ),
     "travels": Rule(
-        says="what build() returns can be sent to another process",
-        fix="use functions of the module and functools.partial of them, no lambda, no function inside a function",
+        "what build() returns can be sent to another process",
+        "use functions of the module and functools.partial of them, no lambda, no function inside a function",
     ),
-    "finishes": Rule(says="its rounds run to the end", fix="mend the line that is named"),
+    "finishes": Rule("its rounds run to the end", "mend the line that is named"),
     "allocation": Rule(
-        says="assignments name participants, once each, and existing groups and models; up is within train",
-        fix="build selections with context.layout.select(..) and assignments from context.participants",
+        "assignments name participants, once each, and existing groups and models; up is within train",
+        "build selections with context.layout.select(..) and assignments from context.participants",
     ),
     "purity": Rule(
-        says="every function, the client's too, leaves the models, states and labels that it is given as they are",
-        fix="return a new ServerState or update; write theta + step, not theta.add_(step)",
+        "every function, the client's too, leaves the models, states and labels that it is given as they are",
+        "return a new ServerState or update; write theta + step, not theta.add_(step)",
     ),
     "bytes": Rule(
-        says="receipts charge at least the length of what is sent, its statistics too",
-        fix="leave Receipt.bytes_up as it is, or take relief_ray.core.codec.encoded_nbytes or sparse_nbytes",
+        "receipts charge at least the length of what is sent, its statistics too",
+        "leave Receipt.bytes_up as it is, or take relief_ray.core.codec.encoded_nbytes or sparse_nbytes",
     ),
     "state": Rule(
-        says="the state is float32 vectors of all groups per model, tensors, and JSON values",
-        fix="keep tensors in ServerState.tensors, numbers, texts and lists of them in ServerState.facts",
+        "the state is float32 vectors of all groups per model, tensors, and JSON values",
+        "keep tensors in ServerState.tensors, numbers, texts and lists of them in ServerState.facts",
     ),
     "evaluation": Rule(
-        says="evaluation names models, clients and groups that exist, each target by a label of its own",
-        fix="build EvalTargets from state.models and fleet.clients",
+        "evaluation names models, clients and groups that exist, each target by a label of its own",
+        "build EvalTargets from state.models and fleet.clients",
     ),
     "randomness": Rule(
-        says="no global random generator is used",
-        fix="draw from context.streams.numpy(purpose, round, client) or .torch(..)",
+        "no global random generator is used",
+        "draw from context.streams.numpy(purpose, round, client) or .torch(..)",
     ),
     "globals": Rule(
-        says="variables of modules and classes, the settings of torch and functions of others stay as they are",
-        fix="carry it in ServerState.facts, ServerState.tensors or the client's state",
+        "variables of modules and classes, the settings of torch and functions of others stay as they are",
+        "carry it in ServerState.facts, ServerState.tensors or the client's state",
     ),
     "moves": Rule(
-        says="after three rounds the model that is evaluated is no longer the one that it began with",
-        fix="return the moved model from aggregate; is the update in the sums or among the single updates that it "
+        "after three rounds the model that is evaluated is no longer the one that it began with",
+        "return the moved model from aggregate; is the update in the sums or among the single updates that it "
         "reads? A method that trains nothing on purpose says so by Insight.rests",
     ),
     "repeats": Rule(
-        says="a second run has the same bits",
-        fix="take no clock, no id() and no order of a set into account; draw from context.streams",
+        "a second run has the same bits",
+        "take no clock, no id() and no order of a set into account; draw from context.streams",
     ),
     "resumes": Rule(
-        says="a run that is interrupted after every round has the bits of one that is not",
-        fix="carry everything in ServerState or in the client's state: what build() made is made anew",
+        "a run that is interrupted after every round has the bits of one that is not",
+        "carry everything in ServerState or in the client's state: what build() made is made anew",
     ),
     "participation": Rule(
-        says="a round of a single client runs", fix="reckon with reduced.receipts and sums of any number of clients"
+        "a round of a single client runs", "reckon with reduced.receipts and sums of any number of clients"
     ),
     "received": Rule(
-        says="what clients return depends on nothing that they neither received, nor kept, nor began with",
-        fix="send it (Assignment.down), keep it (.keep), or leave out what absent sensors feed (.omit_absent)",
+        "what clients return depends on nothing that they neither received, nor kept, nor began with",
+        "send it (Assignment.down), keep it (.keep), or leave out what absent sensors feed (.omit_absent)",
     ),
     "missing": Rule(
-        says="the model stays finite where absent modalities are left out (training.missing=zero_feature)",
-        fix="expect groups without an update, and divide by no number that may be 0",
+        "the model stays finite where absent modalities are left out (training.missing=zero_feature)",
+        "expect groups without an update, and divide by no number that may be 0",
     ),
     "executors": Rule(
-        says="on Ray it has the bits of the plain loop",
-        fix="let nothing depend on the process that it runs in (os.getpid(), hash() of a text, files)",
+        "on Ray it has the bits of the plain loop",
+        "let nothing depend on the process that it runs in (os.getpid(), hash() of a text, files)",
     ),
 }
 

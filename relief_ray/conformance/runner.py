@@ -17,7 +17,7 @@ from typing import TypedDict
 from urllib.parse import unquote
 
 import numpy as np
-import safetensors.torch
+import safetensors.numpy
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
@@ -126,6 +126,21 @@ def outcome(path: Path) -> Outcome:
     newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
     rounds = [comparable(record) for record in read_rounds(path)]
     return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
+
+
+def models_of(path: Path) -> tuple[int, dict[str, NDArray[np.float32]]]:
+    """Round of a run's newest checkpoint, and the values of the server's models in it by ``model/group``."""
+    newest = checkpoint.generations(path)[0]
+    arrays = safetensors.numpy.load_file(newest / checkpoint.STATE_FILE)
+    models = {unquote(n.removeprefix("models/")): x for n, x in arrays.items() if n.startswith("models/")}
+    return checkpoint.round_of(newest), models
+
+
+def largest_gap(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+    """Largest difference of two values; infinite where the shapes differ."""
+    if x.shape != y.shape:
+        return float("inf")
+    return 0.0 if np.array_equal(x, y) else float(np.abs(x.astype(np.float64) - y.astype(np.float64)).max())
 
 
 def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None = None) -> Iterator[Verdict]:
@@ -375,11 +390,9 @@ def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
     config = parse(assign(PROBLEM, settings_of({**_REFERENCE_SETTINGS, "training.device": device})), "conformance")
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         run_cell(config, Path(folder) / "run")
-        newest = checkpoint.generations(Path(folder) / "run")[0]
-        tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
+        _, models = models_of(Path(folder) / "run")
     start = prepare(config).start
-    names = {unquote(name).removeprefix("models/global/"): name for name in sorted(tensors)}
-    values = {j: (tensors[name] - start[j]).numpy() for j, name in names.items() if j in start}
+    values = {j: models[f"global/{j}"] - start[j].numpy() for j in sorted(start)}
     total = hashlib.sha256()
     for name, value in values.items():
         total.update(f"{name}\0{value.shape}\0".encode() + value.tobytes())
@@ -424,7 +437,4 @@ def agreement(numbers: ReferenceNumbers, reference: ReferenceNumbers) -> Agreeme
 
 def _relative(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
     """Largest difference over the largest value; infinite where shapes differ or a value is not finite."""
-    if x.shape != y.shape or not np.isfinite(x).all():
-        return float("inf")
-    scale = float(np.abs(y).max()) or 1.0
-    return float(np.abs(x.astype(np.float64) - y.astype(np.float64)).max()) / scale
+    return largest_gap(x, y) / (float(np.abs(y).max()) or 1.0) if np.isfinite(x).all() else float("inf")

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
-from urllib.parse import unquote
 
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
-from relief_ray.conformance.runner import PROBLEM, after_rounds, check
+from relief_ray.conformance.runner import PROBLEM, after_rounds, check, largest_gap, models_of
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, is_stored, load, what_to_type
-from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, counted, value_text
@@ -102,35 +99,8 @@ class Conformance(Printed):
         return self.text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """An object that is ready to be judged.
-
-    Attributes:
-        name: what is judged.
-        heading: its name and what it is, in a line.
-        rules: the rules in words.
-        verdicts: the verdicts as they are reached; each takes up to minutes.
-        about: what is judged, for programs.
-        num_threads: threads of torch while it is judged.
-    """
-
-    name: str
-    heading: str
-    rules: Mapping[str, Rule]
-    verdicts: Iterable[Verdict]
-    about: Mapping[str, object]
-    num_threads: int = 1
-
-    def reached(self) -> Iterator[Verdict]:
-        """The verdicts, each when it is reached."""
-        with threads(self.num_threads):
-            yield from self.verdicts
-
-    def judge(self, verdicts: Iterable[Verdict] | None = None) -> Conformance:
-        """What the verdicts say together; None: they are reached now."""
-        made = tuple(self.reached() if verdicts is None else verdicts)
-        return Conformance(name=self.name, heading=self.heading, rules=self.rules, verdicts=made, about=self.about)
+# What is judged, without verdicts, and the verdicts as they are reached; each takes up to minutes.
+Trial = tuple[Conformance, Iterator[Verdict]]
 
 
 def judged_of(
@@ -139,8 +109,8 @@ def judged_of(
     executors: Mapping[str, MakeExecutor],
     equals: str = "",
     within: float = 0.0,
-) -> Judged:
-    """Return what a name or an import path stands for, ready to be judged.
+) -> Trial:
+    """Return what a name or an import path stands for, and its verdicts, each judged when it is asked for.
 
     Args:
         target: a method, a backbone or a data set.
@@ -162,14 +132,9 @@ def judged_of(
     config = parse(assign(PROBLEM, [Setting("strategy", target), *_for_method(settings)]), "conformance")
     name, about = title_of(target, config), about_of(config.strategy, config.label())
     method = facts_of(config.strategy, config.label())
-    return Judged(
-        name=name,
-        heading=f"{method.name} ({method.kind})" + (f": {about}" if about else ""),
-        rules=RULES,
-        verdicts=check(config, executors),
-        about={"strategy": name, "about": about},
-        num_threads=config.runtime.num_threads,
-    )
+    heading = f"{method.name} ({method.kind})" + (f": {about}" if about else "")
+    facts = {"strategy": name, "about": about}
+    return Conformance(name=name, heading=heading, rules=RULES, verdicts=(), about=facts), check(config, executors)
 
 
 def _kind_of(target: str) -> type:
@@ -192,38 +157,30 @@ def names_dataset(target: str) -> bool:
     return issubclass(_kind_of(target), Loader)
 
 
-def _of_data(target: str, settings: Sequence[Setting]) -> Judged:
+def _of_data(target: str, settings: Sequence[Setting]) -> Trial:
     loader = load_own(target) if is_path(target) else DATASETS[target]
     values = assign({"data": {}}, settings)
     section = values["data"]
     if not isinstance(section, Mapping) or set(values) != {"data"}:
         other = ", ".join(sorted(set(values) - {"data"}))
         raise UserError(f"{Setting(other, ...)}: expected keys of data, e.g. {Setting('data.window_s', 2.56)}")
-    return Judged(
-        name=loader.spec.name,
-        heading=f"{loader.spec.name} (dataset): {loader.spec.title}",
-        rules=DATA_RULES,
-        verdicts=check_loader(loader, section),
-        about={"dataset": loader.spec.name, "about": loader.spec.title},
-    )
+    name, title = loader.spec.name, loader.spec.title
+    facts = {"dataset": name, "about": title}
+    judged = Conformance(name=name, heading=f"{name} (dataset): {title}", rules=DATA_RULES, verdicts=(), about=facts)
+    return judged, check_loader(loader, section)
 
 
-def _of_backbone(target: str, settings: Sequence[Setting]) -> Judged:
+def _of_backbone(target: str, settings: Sequence[Setting]) -> Trial:
     """``hidden=8`` sets a field of the backbone."""
     problem = {**PROBLEM, "backbone": {"name": target}}
     config = parse(assign(problem, _for_method(settings, "backbone")), "conformance")
     sensors = ", ".join(m for m, _ in config.data.spec().modalities)
-    return Judged(
-        name=target,
-        heading=f"backbone {target}, for the data of {config.data.name}: {sensors}",
-        rules=BACKBONE_RULES,
-        verdicts=check_backbone(config),
-        about={"target": target},
-        num_threads=config.runtime.num_threads,
-    )
+    heading, facts = f"backbone {target}, for the data of {config.data.name}: {sensors}", {"target": target}
+    judged = Conformance(name=target, heading=heading, rules=BACKBONE_RULES, verdicts=(), about=facts)
+    return judged, check_backbone(config)
 
 
-def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Judged:
+def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Trial:
     """Settings of the strategy are the method's alone."""
     paths = _for_method(settings)
     common = [s for s in paths if not s.path.startswith("strategy.")]
@@ -231,14 +188,9 @@ def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float
     config = parse(assign(problem, [Setting("strategy", target), *paths]), "conformance")
     reference = parse(assign(problem, [Setting("strategy", other), *common]), "conformance")
     chosen = " ".join(f"{s.path.removeprefix('strategy.')}={value_text(s.value)}" for s in paths if s not in common)
-    return Judged(
-        name=target,
-        heading=f"{target}{f' with {chosen}' if chosen else ''} against {other}",
-        rules=_EQUALS_RULES,
-        verdicts=judge(_EQUALS_CHECKS, _Pair(config=config, other=reference, within=within)),
-        about={"target": target},
-        num_threads=config.runtime.num_threads,
-    )
+    heading, facts = f"{target}{f' with {chosen}' if chosen else ''} against {other}", {"target": target}
+    judged = Conformance(name=target, heading=heading, rules=_EQUALS_RULES, verdicts=(), about=facts)
+    return judged, judge(_EQUALS_CHECKS, _Pair(config=config, other=reference, within=within))
 
 
 def _refuse_file(target: str) -> None:
@@ -287,8 +239,8 @@ def title_of(target: str, config: ExperimentConfig) -> str:
 STEPS: Mapping[str, object] = {"epochs": 2, "lr": 0.01, "batch_size": 4}
 _EQUALS_RULES: Mapping[str, Rule] = {
     "equals": Rule(
-        says="after every round its models are those of the other method",
-        fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+        "after every round its models are those of the other method",
+        "compare the first round that differs: the tasks, the client's half, then the aggregation",
     )
 }
 
@@ -304,7 +256,8 @@ class _Pair:
 
 def _equals(pair: _Pair) -> None:
     """Run both and compare their server models after every round."""
-    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+    kept = threads(pair.config.runtime.num_threads)
+    with kept, tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate((pair.config, pair.other)))
     text, hint = _difference(models, expected, pair.other.label(), pair.within)
     if text:
@@ -312,7 +265,7 @@ def _equals(pair: _Pair) -> None:
 
 
 _EQUALS_CHECKS = (Check(rules=("equals",), run=_equals),)
-_Models = dict[str, Tensor]
+_Models = dict[str, NDArray[np.float32]]
 # Share of the largest value up to which a difference is taken for rounding: some eight units in float32's last place.
 _ROUNDING = 1e-6
 
@@ -323,10 +276,8 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
     status = ""
     while status != "done":
         status = run_cell(config, path, should_stop=after_rounds(1)).status
-        newest = checkpoint.generations(path)[0]
-        tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
-        models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}
-        states[checkpoint.round_of(newest)] = models
+        round_, models = models_of(path)
+        states[round_] = models
     return states
 
 
@@ -343,10 +294,10 @@ def _difference(
         mine, theirs = models[round_], expected[round_]
         if alone := sorted(mine.keys() ^ theirs.keys()):
             return f"round {round_}: models and groups {alone} are in one of them only", ""
-        gaps = {name: _gap(x, theirs[name]) for name, x in mine.items()}
+        gaps = {name: largest_gap(x, theirs[name]) for name, x in mine.items()}
         worst = max(gaps, key=lambda name: gaps[name])
         if hint is None and gaps[worst]:
-            is_rounding = gaps[worst] <= _ROUNDING * max(float(x.abs().max()) for x in theirs.values())
+            is_rounding = gaps[worst] <= _ROUNDING * max(float(np.abs(x).max()) for x in theirs.values())
             hint = _rounding(round_, gaps[worst], within) if is_rounding else ""
         if gaps[worst] > within:
             number = f"{sum(gap > within for gap in gaps.values())} of {len(gaps)} groups differ from {other}'s"
@@ -360,10 +311,3 @@ def _rounding(round_: int, gap: float, within: float) -> str:
         f"; round {round_} differs first, by {gap:.2g}: that is rounding (another order of summing), which "
         f"training amplifies; judge that round alone, --set rounds={max(1, round_)} --within {least:g}"
     )
-
-
-def _gap(x: Tensor, y: Tensor) -> float:
-    """Largest difference; infinite where the shapes differ."""
-    if x.shape != y.shape:
-        return float("inf")
-    return 0.0 if torch.equal(x, y) else float((x.double() - y.double()).abs().max())
