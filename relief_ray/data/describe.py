@@ -326,10 +326,9 @@ _ASSETS = Path(__file__).parent / "assets"
 def known_digests(name: str) -> dict[str, str]:
     """File name (as the list gives it) to sha256; empty where no list is known."""
     path = _ASSETS / f"{name}.sha256"
-    if not path.exists():
-        return {}
-    lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
-    return {file: digest for digest, file in (line.split(maxsplit=1) for line in lines)}
+    lines = path.read_text().splitlines() if path.exists() else []
+    pairs = (line.split(maxsplit=1) for line in lines if not line.startswith("#"))
+    return {file: digest for digest, file in pairs}
 
 
 def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
@@ -343,9 +342,8 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
 
 
-def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, str]:
+def compare(listed: Mapping[str, str], computed: Mapping[str, str]) -> dict[str, str]:
     """Compare each computed digest with the list: ``known``, ``differs`` or ``unlisted``."""
-    listed = known_digests(spec.name)
     return {
         name: "unlisted" if name not in listed else "known" if listed[name] == digest else "differs"
         for name, digest in computed.items()
@@ -387,7 +385,7 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     """Verify the files of a source, as `verify` does."""
     computed, listed = digests(spec, source), known_digests(spec.name)
-    states = compare(spec, computed)
+    states = compare(listed, computed)
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [
@@ -432,14 +430,6 @@ def cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recor
                 )
 
 
-class Range(TypedDict):
-    """Smallest and largest value of a modality in raw units, and the mean of people's means."""
-
-    min: float
-    max: float
-    mean: float
-
-
 class Description(TypedDict):
     """A dataset in figures, as `relief-ray data describe` prints it; JSON-able.
 
@@ -460,7 +450,7 @@ class Description(TypedDict):
         subjects: the subjects' numbers.
         sensors: the sensors that each subject has.
         activity_s: seconds by subject and class.
-        ranges: range of values by modality, in raw units.
+        ranges: ``min`` and ``max`` by modality, in raw units, and the ``mean`` of people's means.
         facts: the parser's findings by subject.
         windows: number of windows by part.
         coverage: windows per client, part and class.
@@ -486,7 +476,7 @@ class Description(TypedDict):
     subjects: list[int]
     sensors: dict[str, list[str]]
     activity_s: dict[str, dict[str, float]]
-    ranges: dict[str, Range]
+    ranges: dict[str, dict[str, float]]
     facts: dict[str, dict[str, object]]
     windows: dict[str, int]
     coverage: Coverage
@@ -561,8 +551,8 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
     }
 
 
-def _ranges(dataset: Dataset) -> dict[str, Range]:
-    ranges: dict[str, Range] = {}
+def _ranges(dataset: Dataset) -> dict[str, dict[str, float]]:
+    ranges = {}
     for name in dataset.spec.names:
         rows = [row for row in dataset.sensors if row["sensor"] == name]
         low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)

@@ -210,7 +210,7 @@ def federate(
     starts = tuple(np.ascontiguousarray(table[:, 0]).tobytes() for table in split.train)
     content = dataset.signal_path, dataset.signal_sha256, spec.columns(), spec.window, starts
     mean, std = _kept(*content, tuple(map(frozenset, owned)))
-    absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
+    absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if s in spec.lacks}
 
     def windows(table: Table) -> WindowSet:
         return WindowSet(
@@ -286,7 +286,7 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
         "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
         "window_s": spec.window_s,
     }
-    if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if spec.lacks.get(s)}:
+    if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if s in spec.lacks}:
         coverage["lacking"] = lacks
     if split.left_out:
         coverage["left_out"] = split.left_out

@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -53,74 +52,63 @@ _MAX_GAMMAS = 50_000
 _MIN_ATTEMPTS = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dealer:
-    """Deals windows to clients.
+def deal(
+    config: DataConfig, num_clients: int, num_classes: int, train: Labels, validation: Labels
+) -> tuple[Labels, Labels]:
+    """The client (n,) of every training and every validation window, given their class indices.
 
-    Attributes:
-        config: with partition, alpha, minimum size and seed.
-        num_clients: number N of clients.
-        num_classes: number K of classes.
+    Raises:
+        UserError: there are too few windows, or no draw gave every client enough.
     """
+    num_groups = num_classes
+    if config.partition != "dirichlet":  # shares are drawn for all windows together, not class by class
+        train, validation, num_groups = np.zeros_like(train), np.zeros_like(validation), 1
+    shares = _shares(config, num_clients, np.bincount(train, minlength=num_groups))
+    return owners_of(train, shares, config.seed, part=0), owners_of(validation, shares, config.seed, part=1)
 
-    config: DataConfig
-    num_clients: int
-    num_classes: int
 
-    def deal(self, train: Labels, validation: Labels) -> tuple[Labels, Labels]:
-        """The client (n,) of every training and every validation window, given their class indices.
-
-        Raises:
-            UserError: there are too few windows, or no draw gave every client enough.
-        """
-        num_groups = self.num_classes
-        if self.config.partition != "dirichlet":  # shares are drawn for all windows together, not class by class
-            train, validation, num_groups = np.zeros_like(train), np.zeros_like(validation), 1
-        shares = self._shares(np.bincount(train, minlength=num_groups))
-        return self._owners(train, shares, part=0), self._owners(validation, shares, part=1)
-
-    def _shares(self, sizes: Counts) -> Shares:
-        """Shares (K, N) under which every client has enough of K groups of these sizes."""
-        least, total = self.config.min_partition_size, int(sizes.sum())
-        if least * self.num_clients > total:
-            raise UserError(
-                f"data.min_partition_size={least}: {self.num_clients} clients need {least * self.num_clients} training "
-                f"windows, found {total}; lower it, data.num_clients or data.stride_s (here {self.config.stride_s:g} s)"
-            )
-        best, attempts = 0, max(_MIN_ATTEMPTS, _MAX_GAMMAS // (len(sizes) * self.num_clients))
-        for attempt in range(attempts):
-            shares, per_client = self._draw(attempt, sizes)
-            best = max(best, int(per_client.min()))
-            if best >= least:
-                return shares
-        enough = f"set data.min_partition_size={best}, " if best else ""
+def _shares(config: DataConfig, num_clients: int, sizes: Counts) -> Shares:
+    """Shares (K, N) under which every client has enough of K groups of these sizes."""
+    least, total = config.min_partition_size, int(sizes.sum())
+    if least * num_clients > total:
         raise UserError(
-            f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the "
-            f"smallest of {self.num_clients} clients got at most {best} training windows in {attempts} draws, expected "
-            f"{least} (data.min_partition_size); {enough}raise data.dirichlet_alpha, or lower "
-            f"data.stride_s (here {self.config.stride_s:g} s: more windows) or data.num_clients"
+            f"data.min_partition_size={least}: {num_clients} clients need {least * num_clients} training "
+            f"windows, found {total}; lower it, data.num_clients or data.stride_s (here {config.stride_s:g} s)"
         )
+    best, attempts = 0, max(_MIN_ATTEMPTS, _MAX_GAMMAS // (len(sizes) * num_clients))
+    for attempt in range(attempts):
+        shares, per_client = _draw(config, num_clients, attempt, sizes)
+        best = max(best, int(per_client.min()))
+        if best >= least:
+            return shares
+    enough = f"set data.min_partition_size={best}, " if best else ""
+    raise UserError(
+        f"data.partition={config.partition}, data.dirichlet_alpha={config.dirichlet_alpha:g}: the "
+        f"smallest of {num_clients} clients got at most {best} training windows in {attempts} draws, expected "
+        f"{least} (data.min_partition_size); {enough}raise data.dirichlet_alpha, or lower "
+        f"data.stride_s (here {config.stride_s:g} s: more windows) or data.num_clients"
+    )
 
-    def _draw(self, attempt: int, sizes: Counts) -> tuple[Shares, Counts]:
-        """One draw: shares (K, N), and the windows (N,) that each client gets by them."""
-        streams, total = Streams(seed=self.config.seed), np.zeros(self.num_clients, np.int64)
-        shares = np.empty((len(sizes), self.num_clients))
-        for group, size in enumerate(sizes.tolist()):
-            excluded = self.config.self_balancing & (total > sizes.sum() / self.num_clients)
-            shares[group] = draw_shares(
-                streams, self.config.dirichlet_alpha, range(self.num_clients), (attempt, group), excluded
-            )
-            total += apportion(size, shares[group])
-        return shares, total
 
-    def _owners(self, groups: Labels, shares: Shares, part: int) -> Labels:
-        streams, owners = Streams(seed=self.config.seed), np.empty(len(groups), np.int64)
-        for group in range(len(shares)):
-            windows = np.flatnonzero(groups == group)
-            order = streams.numpy("data.partition.order", part, group).permutation(len(windows))
-            counts = apportion(len(windows), shares[group])
-            owners[windows[order]] = np.repeat(np.arange(self.num_clients), counts)
-        return owners
+def _draw(config: DataConfig, num_clients: int, attempt: int, sizes: Counts) -> tuple[Shares, Counts]:
+    """One draw: shares (K, N), and the windows (N,) that each client gets by them."""
+    streams, total = Streams(seed=config.seed), np.zeros(num_clients, np.int64)
+    shares = np.empty((len(sizes), num_clients))
+    for group, size in enumerate(sizes.tolist()):
+        excluded = config.self_balancing & (total > sizes.sum() / num_clients)
+        shares[group] = draw_shares(streams, config.dirichlet_alpha, range(num_clients), (attempt, group), excluded)
+        total += apportion(size, shares[group])
+    return shares, total
+
+
+def owners_of(groups: Labels, shares: Shares, seed: int, part: int) -> Labels:
+    """The client (n,) of every window of these groups by the clients' shares (K, N) of each group."""
+    streams, owners = Streams(seed=seed), np.empty(len(groups), np.int64)
+    for group, row in enumerate(shares):
+        windows = np.flatnonzero(groups == group)
+        order = streams.numpy("data.partition.order", part, group).permutation(len(windows))
+        owners[windows[order]] = np.repeat(np.arange(len(row)), apportion(len(windows), row))
+    return owners
 
 
 def draw_shares(streams: Streams, alpha: float, clients: Sequence[int], key: tuple[int, int], excluded: Mask) -> Shares:
@@ -150,21 +138,18 @@ Starts = Ints
 Table = Ints
 
 
-def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
-    """Number of clients per subject: N/S, the remainder to the first subjects."""
+def clients_of(num_subjects: int, num_clients: int) -> list[list[int]]:
+    """The client ids of every subject: N/S consecutive ones, one more each for the first subjects.
+
+    Raises:
+        UserError: there are fewer clients than subjects.
+    """
     if num_clients < num_subjects:
         raise UserError(
             f"data.num_clients={num_clients}: fewer than the {num_subjects} training subjects; use at least "
             f"{num_subjects}, or choose subjects with data.subjects"
         )
-    share, extra = divmod(num_clients, num_subjects)
-    return tuple(share + (position < extra) for position in range(num_subjects))
-
-
-def clients_of(num_subjects: int, num_clients: int) -> list[range]:
-    """The client ids of every subject: subject by subject, in order."""
-    edges = np.cumsum([0, *pieces_per_subject(num_subjects, num_clients)]).tolist()
-    return [range(first, last) for first, last in pairwise(edges)]
+    return [ids.tolist() for ids in np.array_split(np.arange(num_clients), num_subjects)]
 
 
 def thin(num_windows: int, limit: int | None) -> Ints:
@@ -335,20 +320,20 @@ def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[
     Raises:
         UserError: the partition mixes people in a client, and somebody lacks a sensor.
     """
-    spec, positions = config.spec(), training_positions(config)
-    people = [spec.subjects[position] for position in positions]
-    if not any(spec.lacks.get(subject) for subject in people):
+    spec = config.spec()
+    people = [spec.subjects[position] for position in training_positions(config)]
+    if spec.lacks.keys().isdisjoint(people):
         return {}
     if config.partition != "subject":
-        who = "; ".join(f"subject {s} lacks {listed(spec.lacks[s])}" for s in people if spec.lacks.get(s))
-        whole = [s for s in config.subject_ids() if not spec.lacks.get(s)]
+        who = "; ".join(f"subject {s} lacks {listed(spec.lacks[s])}" for s in people if s in spec.lacks)
+        whole = [s for s in config.subject_ids() if s not in spec.lacks]
         raise UserError(
             f"data.partition={config.partition} mixes people in a client, but {who}: a client has one set of sensors; "
             f"take data.partition=subject"
             + (f", or only people with all sensors: data.subjects={whole}" if whole else "")
         )
     cohorts = zip(people, clients_of(len(people), num_clients), strict=True)
-    return {n: (s, tuple(spec.lacks[s])) for s, clients in cohorts if spec.lacks.get(s) for n in clients}
+    return {n: (s, tuple(spec.lacks[s])) for s, clients in cohorts if s in spec.lacks for n in clients}
 
 
 def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
@@ -379,13 +364,13 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
     if config.partition == "subject":
         positions = training_positions(config)
         owners = dict(zip(positions, clients_of(len(positions), num_clients), strict=True))
-        cohorts = [owners.get(bout.subject, range(0)) for bout in bouts]
+        cohorts = [owners.get(bout.subject, []) for bout in bouts]
         train, validation = (_assign(tables, cohorts, num_clients) for tables in (trained, validated))
     else:
-        dealer = Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes))
         # Out of all bouts together; every client's windows stay in order of time.
         tables = np.concatenate(trained), np.concatenate(validated)
-        dealt = zip(tables, dealer.deal(tables[0][:, 1], tables[1][:, 1]), strict=True)
+        owned = deal(config, num_clients, len(spec.classes), *(table[:, 1] for table in tables))
+        dealt = zip(tables, owned, strict=True)
         train, validation = (tuple(table[owners == n] for n in range(num_clients)) for table, owners in dealt)
     split = Split(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
@@ -402,7 +387,7 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
     return split
 
 
-def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) -> tuple[Table, ...]:
+def _assign(bouts: Sequence[Table], cohorts: Sequence[Sequence[int]], num_clients: int) -> tuple[Table, ...]:
     """Cut every bout among the clients of its subject, longer pieces first; the result is one table per client."""
     tables: list[list[Table]] = [[np.empty((0, 3), np.int64)] for _ in range(num_clients)]
     for table, clients in zip(bouts, cohorts, strict=True):
@@ -421,7 +406,7 @@ def _most_clients(config: DataConfig, num_clients: int, room: Mapping[int, int])
     people = training_positions(config)
 
     def is_too_many(number: int) -> bool:
-        return any(of > room[p] for p, of in zip(people, pieces_per_subject(len(people), number), strict=True))
+        return any(len(ids) > room[p] for p, ids in zip(people, clients_of(len(people), number), strict=True))
 
     numbers = range(len(people), num_clients)
     fitting = bisect_left(numbers, True, key=is_too_many)

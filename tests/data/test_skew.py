@@ -1,6 +1,8 @@
 """Windows dealt in Dirichlet shares: every window once, sizes as drawn, skew as alpha says, nothing by order."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,15 +12,15 @@ from pydantic import ValidationError
 
 from relief_ray.core.streams import Streams
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients
-from relief_ray.data.partition import Dealer, apportion, draw_shares
+from relief_ray.data.partition import apportion, deal, draw_shares, owners_of
 from relief_ray.support.errors import UserError
 
 NOBODY = [False] * 100
 
 
-def dealer(clients: int, classes: int = 4, **values: object) -> Dealer:
+def dealer(clients: int, classes: int = 4, **values: object) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     config = DataConfig.model_validate({"partition": "dirichlet", "min_partition_size": 1, **values})
-    return Dealer(config=config, num_clients=clients, num_classes=classes)
+    return partial(deal, config, clients, classes)
 
 
 def counts(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int = 4) -> np.ndarray:
@@ -78,20 +80,20 @@ def test_every_window_has_one_owner_and_every_client_its_minimum(
     more = {"self_balancing": balance} if partition == "dirichlet" else {}
     make = dealer(clients, partition=partition, dirichlet_alpha=alpha, seed=seed, min_partition_size=3, **more)
     try:
-        train, validation = make.deal(labels, labels[::3])
+        train, validation = make(labels, labels[::3])
     except UserError as error:
         assert alpha <= 0.1 and "draws" in str(error)
         return
     assert (len(train), len(validation)) == (len(labels), len(labels[::3]))
     sizes = np.bincount(train, minlength=clients)
     assert sizes.sum() == len(labels) and len(sizes) == clients and sizes.min() >= 3
-    np.testing.assert_array_equal(train, make.deal(labels, labels[::3])[0])
+    np.testing.assert_array_equal(train, make(labels, labels[::3])[0])
 
 
 @settings(max_examples=20, deadline=None)
 @given(labelled, st.integers(1, 9), st.integers(0, 99))
 def test_large_alpha_gives_equal_label_shares(labels: np.ndarray, clients: int, seed: int) -> None:
-    owners, _ = dealer(clients, dirichlet_alpha=1e9, seed=seed).deal(labels, labels)
+    owners, _ = dealer(clients, dirichlet_alpha=1e9, seed=seed)(labels, labels)
     table = counts(owners, labels, clients)
     assert (table.max(axis=0) - table.min(axis=0)).max() <= 1
 
@@ -100,12 +102,7 @@ def test_small_alpha_gives_each_class_to_few_clients() -> None:
     labels = np.repeat(np.arange(10), 300)
     largest = {}
     for alpha in (0.01, 1.0, 1e6):
-        shares = [
-            counts(
-                dealer(10, 10, dirichlet_alpha=alpha, seed=s)._owners(labels, shares_of(alpha, s), 0), labels, 10, 10
-            )
-            for s in range(5)
-        ]
+        shares = [counts(owners_of(labels, shares_of(alpha, s), s, 0), labels, 10, 10) for s in range(5)]
         largest[alpha] = np.mean([table.max(axis=0) / 300 for table in shares])
     assert largest[0.01] > 0.9 and 0.2 < largest[1.0] < 0.45 and largest[1e6] < 0.11
 
@@ -116,9 +113,7 @@ def shares_of(alpha: float, seed: int) -> np.ndarray:
 
 def test_quantity_skews_sizes_and_leaves_label_shares_alone() -> None:
     labels = np.tile(np.arange(4), 2500)
-    owners, _ = dealer(5, partition="quantity", dirichlet_alpha=0.5, min_partition_size=200, seed=3).deal(
-        labels, labels
-    )
+    owners, _ = dealer(5, partition="quantity", dirichlet_alpha=0.5, min_partition_size=200, seed=3)(labels, labels)
     table = counts(owners, labels, 5)
     sizes = table.sum(axis=1)
     assert sizes.max() > 3 * sizes.min()
@@ -135,7 +130,7 @@ def test_a_clients_share_does_not_depend_on_the_order(order: list[int], seed: in
 def test_a_class_is_dealt_the_same_whatever_the_others_are() -> None:
     labels = np.repeat([0, 1, 2], 50)
     other = np.where(labels == 1, 3, labels)
-    first, second = (dealer(4, dirichlet_alpha=1.0).deal(values, values)[0] for values in (labels, other))
+    first, second = (dealer(4, dirichlet_alpha=1.0)(values, values)[0] for values in (labels, other))
     np.testing.assert_array_equal(first[labels != 1], second[labels != 1])
     assert (first[labels == 1] != second[labels == 1]).any()
 
@@ -143,7 +138,7 @@ def test_a_class_is_dealt_the_same_whatever_the_others_are() -> None:
 def test_self_balancing_keeps_full_clients_from_getting_more() -> None:
     labels = np.repeat(np.arange(8), 100)
     plain, balanced = (
-        np.bincount(dealer(4, 8, dirichlet_alpha=0.2, self_balancing=flag, seed=2).deal(labels, labels)[0], minlength=4)
+        np.bincount(dealer(4, 8, dirichlet_alpha=0.2, self_balancing=flag, seed=2)(labels, labels)[0], minlength=4)
         for flag in (False, True)
     )
     assert balanced.max() < plain.max() and balanced.max() <= 200 + 100
