@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from relief_ray.data.figures import SensorFigures, measure
-from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.loader import DatasetSpec, Ints, Recording
 from relief_ray.support.errors import UserError, clipped, listed, several, shown
 from relief_ray.support.frozen import numbers_or_text, strictly
 
@@ -38,7 +38,7 @@ FIXES: Mapping[DataRule, str] = {
     "(relief_ray.data.loader.bouts_of makes them)",
 }
 
-_Checks = tuple[tuple[DataRule, Callable[[DatasetSpec, Recording], Iterator[str]]], ...]
+_Found = Iterator[tuple[DataRule, str]]
 
 _SPEC: Final[TypeAdapter[DatasetSpec]] = TypeAdapter(DatasetSpec)
 _SPEC_FIELDS: Final = tuple(field.name for field in fields(DatasetSpec))
@@ -95,8 +95,12 @@ def refuse(where: str, faults: Sequence[Fault]) -> None:
 
 def spec_faults(spec: DatasetSpec) -> list[Fault]:
     """The fields of a dataset's description that hold a value of a wrong type; without any, its contradictions."""
-    wrong = [Fault(rule="description", found=text) for text in _types(spec)]
-    return wrong or [Fault(rule=rule, found=text) for rule, check in _OF_SPEC for text in check(spec)]
+    checks = (_description, _lacking, _people, _classes, _modalities, _rates)
+    return _faults(_types(spec)) or [fault for check in checks for fault in _faults(check(spec))]
+
+
+def _faults(found: _Found, subject: int | None = None) -> list[Fault]:
+    return [Fault(rule=rule, found=text, subject=subject) for rule, text in found]
 
 
 def with_own_types(spec: DatasetSpec) -> DatasetSpec:
@@ -108,7 +112,7 @@ def with_own_types(spec: DatasetSpec) -> DatasetSpec:
     return strictly(_SPEC, {key: getattr(spec, key) for key in _SPEC_FIELDS}, default=numbers_or_text)
 
 
-def _types(spec: DatasetSpec) -> Iterator[str]:
+def _types(spec: DatasetSpec) -> _Found:
     try:
         with_own_types(spec)
     except ValidationError as error:
@@ -118,7 +122,7 @@ def _types(spec: DatasetSpec) -> Iterator[str]:
             is_tuple = fault["type"] == "tuple_type"
             hint = f"; a tuple of one value ends with a comma: ({fault['input']!r},)" if is_tuple else ""
             message = fault["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
-            yield f"{name}{place} = {clipped(repr(fault['input']))}: {message}{hint}"
+            yield "description", f"{name}{place} = {clipped(repr(fault['input']))}: {message}{hint}"
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -126,88 +130,78 @@ def _twice(values: Iterable[object]) -> list[object]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def _description(spec: DatasetSpec) -> Iterator[str]:
+def _description(spec: DatasetSpec) -> _Found:
     try:
         re.compile(spec.member)
     except re.error as error:
-        yield f"member = '{clipped(spec.member)}' is no regular expression ({error})"
+        yield "description", f"member = '{clipped(spec.member)}' is no regular expression ({error})"
     if len(spec.type_counts) != 3 or min(spec.type_counts) < 0 or sum(spec.type_counts) == 0:
-        yield f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0"
+        expected = "expected three numbers (A, B, C), none negative, not all 0"
+        yield "description", f"type_counts = {spec.type_counts}, {expected}"
     if not 0.0 <= spec.max_nan_share < 1.0:
-        yield f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1"
+        yield "description", f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1"
 
 
-def _lacking(spec: DatasetSpec) -> Iterator[str]:
+def _lacking(spec: DatasetSpec) -> _Found:
     """Faults of ``lacks``: unknown people or sensors, and people without any sensor."""
     for subject, names in spec.lacks.items():
         what = f"lacks[{subject!r}] = {names!r}"
         if subject not in spec.subjects:
-            yield f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}"
+            yield "description", f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}"
         elif not names or not set(names) <= set(spec.names):
-            yield f"{what}, expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}"
+            expected = f"expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}"
+            yield "description", f"{what}, {expected}"
         elif not spec.sensors_of(subject):
-            yield f"{what} are all of its sensors; leave that person out of subjects"
+            yield "description", f"{what} are all of its sensors; leave that person out of subjects"
 
 
-def _subject_list(spec: DatasetSpec) -> Iterator[str]:
+def _people(spec: DatasetSpec) -> _Found:
     if not spec.subjects:
-        yield "subjects is empty, expected at least one"
+        yield "subjects", "subjects is empty, expected at least one"
     if twice := _twice(spec.subjects):
-        yield f"subjects lists {listed(twice)} more than once"
+        yield "subjects", f"subjects lists {listed(twice)} more than once"
 
 
-def _codes(spec: DatasetSpec) -> Iterator[str]:
+def _classes(spec: DatasetSpec) -> _Found:
     if len(spec.classes) != len(spec.labels):
-        yield f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class"
+        yield "labels", f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class"
     if len(spec.classes) < 2:
-        yield f"{len(spec.classes)} class, expected at least two"
+        yield "labels", f"{len(spec.classes)} class, expected at least two"
     for key, values in (("classes", spec.classes), ("labels", spec.labels)):
         if twice := _twice(values):
-            yield f"{key} lists {listed(map(repr, twice))} more than once"
+            yield "labels", f"{key} lists {listed(map(repr, twice))} more than once"
     if both := [code for code in spec.labels if code in spec.null_labels]:
-        yield (
-            f"{several('code', both)} stands in labels and in null_labels, expected one of them; take "
-            "it out of null_labels where it is a class"
-        )
+        expected = "expected one of them; take it out of null_labels where it is a class"
+        yield "labels", f"{several('code', both)} stands in labels and in null_labels, {expected}"
 
 
-def _modalities(spec: DatasetSpec) -> Iterator[str]:
+def _modalities(spec: DatasetSpec) -> _Found:
     for name, number in spec.modalities:
         if number < 1:
-            yield f"modality {name!r} has {number} channels, expected at least 1"
+            yield "channels", f"modality {name!r} has {number} channels, expected at least 1"
     if wrong := [name for name in spec.names if not _NAME.fullmatch(name)]:
-        yield (
-            f"modalities has the name{'s' if len(wrong) > 1 else ''} {listed(map(repr, wrong))}, expected letters, "
-            "digits, _ and - alone: keys and columns are made of names"
-        )
+        names = f"modalities has the name{'s' if len(wrong) > 1 else ''} {listed(map(repr, wrong))}"
+        yield "channels", f"{names}, expected letters, digits, _ and - alone: keys and columns are made of names"
     if not spec.modalities:
-        yield "modalities is empty, expected at least one (name, channels)"
+        yield "channels", "modalities is empty, expected at least one (name, channels)"
     if twice := _twice(spec.names):
-        yield f"modalities lists {listed(map(repr, twice))} more than once"
+        yield "channels", f"modalities lists {listed(map(repr, twice))} more than once"
     if spec.max_abs and len(spec.max_abs) != len(spec.modalities):
-        yield f"max_abs has {len(spec.max_abs)} values for {len(spec.modalities)} modalities, expected one each"
+        values = f"max_abs has {len(spec.max_abs)} values for {len(spec.modalities)} modalities"
+        yield "channels", f"{values}, expected one each"
 
 
-def _rates(spec: DatasetSpec) -> Iterator[str]:
+def _rates(spec: DatasetSpec) -> _Found:
     for key, value in (("rate_hz", spec.rate_hz), ("raw_rate_hz", spec.raw_rate_hz)):
         if value <= 0:
-            yield f"{key} = {value}, expected samples per second above 0"
+            yield "rates", f"{key} = {value}, expected samples per second above 0"
     if min(spec.rate_hz, spec.raw_rate_hz) <= 0:
         return
     if spec.rate_hz > spec.raw_rate_hz:
-        yield f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}: parsing makes up no samples"
+        rates = f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}"
+        yield "rates", f"{rates}: parsing makes up no samples"
     if short := window_fault(spec):
-        yield short
-
-
-_OF_SPEC: tuple[tuple[DataRule, Callable[[DatasetSpec], Iterator[str]]], ...] = (
-    ("description", _description),
-    ("description", _lacking),
-    ("subjects", _subject_list),
-    ("labels", _codes),
-    ("channels", _modalities),
-    ("rates", _rates),
-)
+        yield "rates", short
 
 
 def window_fault(spec: DatasetSpec) -> str:
@@ -242,12 +236,9 @@ def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list
         if recording.subject == subject:
             # Shapes are read of arrays alone, and values by each other's rows.
             return (
-                _found(_OF_KINDS, spec, recording)
-                or _found(_OF_ARRAYS, spec, recording)
-                or [
-                    *_unknown_codes(spec, recording),
-                    *_found(_OF_VALUES, spec, recording),
-                ]
+                _faults(_kinds(recording), subject)
+                or _faults(_shapes(spec, recording), subject)
+                or [*_unknown_codes(spec, recording), *_faults(_values(spec, recording), subject)]
             )
         wrong = f"subject {recording.subject}, expected {subject}"
     return [Fault(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
@@ -307,14 +298,6 @@ def length_faults(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -
     ]
 
 
-def _found(checks: _Checks, spec: DatasetSpec, recording: Recording) -> list[Fault]:
-    return [
-        Fault(rule=rule, found=text, subject=recording.subject)
-        for rule, check in checks
-        for text in check(spec, recording)
-    ]
-
-
 def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     present, counts = np.unique(recording.labels, return_counts=True)
     known = (*spec.labels, *spec.null_labels)
@@ -359,72 +342,64 @@ def _shifted_codes(spec: DatasetSpec, present: set[int]) -> Iterator[str]:
         return
 
 
-def _array(name: str, kinds: str, what: str) -> Callable[[DatasetSpec, Recording], Iterator[str]]:
-    def check(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+# Arrays of a recording: the rule, and the kinds of numbers.
+_ARRAYS: Final[tuple[tuple[str, DataRule, str, str], ...]] = (
+    ("signal", "channels", "fiu", "numbers"),
+    ("labels", "labels", "iu", "integers"),
+    ("bouts", "bouts", "iu", "integers"),
+)
+
+
+def _kinds(recording: Recording) -> _Found:
+    """Values of another type than declared."""
+    for name, rule, kinds, what in _ARRAYS:
         value = getattr(recording, name)
         is_array = type(value) in (np.ndarray, np.memmap)  # a masked array is one, too, and forgets its mask
         if not is_array or value.dtype.kind not in kinds:
             found = f"are {value.dtype}" if is_array else f"are of type {type(value).__name__}"
             way = "" if is_array else f": np.asarray({name})"
-            yield f"{name} {found}, expected {what} in a numpy array{way}"
-
-    return check
-
-
-def _facts(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+            yield rule, f"{name} {found}, expected {what} in a numpy array{way}"
     facts: object = recording.facts
     if not isinstance(facts, Mapping):
-        yield f"facts are of type {type(facts).__name__}, expected a mapping from names to findings"
+        yield "description", f"facts are of type {type(facts).__name__}, expected a mapping from names to findings"
 
 
-def _shape(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    shape = np.shape(recording.signal)
-    if len(shape) != 2:
-        yield f"signal has shape {shape}, expected (rows, {spec.num_channels})"
-    elif shape[1] != spec.num_channels:
+def _shapes(spec: DatasetSpec, recording: Recording) -> _Found:
+    """Arrays that do not fit the description or each other."""
+    signal, labels, filled = recording.signal, recording.labels, recording.filled
+    if not len(labels):
+        yield "subjects", "0 rows, expected some"
+    if signal.ndim != 2:
+        yield "channels", f"signal has shape {signal.shape}, expected (rows, {spec.num_channels})"
+    elif signal.shape[1] != spec.num_channels:
         summed = " + ".join(f"{name} {number}" for name, number in spec.modalities)
-        yield f"the signal has {shape[1]} channels, but modalities declare {spec.num_channels} ({summed})"
+        declared = f"modalities declare {spec.num_channels} ({summed})"
+        yield "channels", f"the signal has {signal.shape[1]} channels, but {declared}"
+    if labels.shape != (rows := len(signal),):
+        yield "labels", f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"
+    yield from _stretches(recording.bouts, rows)
+    is_mask = isinstance(filled, np.ndarray) and (filled.dtype.kind, filled.shape) == ("b", signal.shape)
+    if filled is not None and not is_mask:
+        expected = f"expected None or a numpy array of bool with the shape {signal.shape} of the signal"
+        yield "finite", f"filled is {shown(filled)}, {expected}"
 
 
-def _identity(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    if not len(recording.labels):
-        yield "0 rows, expected some"
-
-
-def _rows_of_labels(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    labels, rows = np.asarray(recording.labels), len(recording.signal)
-    if labels.shape != (rows,):
-        yield f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"
-
-
-def _mask(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    filled, shape = recording.filled, recording.signal.shape
-    if filled is not None and (not isinstance(filled, np.ndarray) or (filled.dtype.kind, filled.shape) != ("b", shape)):
-        yield f"filled is {shown(filled)}, expected None or a numpy array of bool with the shape {shape} of the signal"
-
-
-def _stretches(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    bouts, rows = np.asarray(recording.bouts), len(recording.signal)
+def _stretches(bouts: Ints, rows: int) -> _Found:
     if bouts.ndim != 2 or bouts.shape[1] != 2:
-        yield f"bouts have shape {bouts.shape}, expected (n, 2)"
+        yield "bouts", f"bouts have shape {bouts.shape}, expected (n, 2)"
         return
     wrong = np.flatnonzero((bouts[:, 0] < 0) | (bouts[:, 1] > rows) | (bouts[:, 0] >= bouts[:, 1]))
     overlap = np.flatnonzero(bouts[1:, 0] < bouts[:-1, 1])
     if len(wrong):
-        yield f"bout {wrong[0]} is {bouts[wrong[0]].tolist()}, expected first < stop within 0 to {rows}"
+        first = f"bout {wrong[0]} is {bouts[wrong[0]].tolist()}"
+        yield "bouts", f"{first}, expected first < stop within 0 to {rows}"
     elif len(overlap):
-        pair = bouts[overlap[0] : overlap[0] + 2].tolist()
-        yield f"bouts {pair[0]} and {pair[1]} overlap or are out of order: rows would be in two parts of a split"
+        one, next_ = bouts[overlap[0] : overlap[0] + 2].tolist()
+        yield "bouts", f"bouts {one} and {next_} overlap or are out of order: rows would be in two parts of a split"
 
 
-def _labelled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    if not len(recording.bouts):
-        yield "no bout, expected data of this person"
-    elif not np.isin(recording.labels, spec.labels).any():
-        yield f"none of {len(recording.labels)} rows has one of the labels, expected data of this person"
-
-
-def _gaps(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+def _values(spec: DatasetSpec, recording: Recording) -> _Found:
+    """Readings that are no numbers, too many that were filled in, and people without data."""
     for name, first, stop in spec.columns():
         values = recording.signal[:, first:stop]
         with np.errstate(over="ignore"):
@@ -432,31 +407,17 @@ def _gaps(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
         if name in spec.sensors_of(recording.subject) and bad.any():
             row, column = np.argwhere(bad)[0].tolist()
             as_float32 = " as float32" if np.isfinite(values[bad]).any() else ""
-            yield (
-                f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite{as_float32}, the first in "
-                f"row {row}, column {first + column}; expected none after parsing"
-            )
-
-
-def _filled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+            number = f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite{as_float32}"
+            place = f"the first in row {row}, column {first + column}"
+            yield "finite", f"{number}, {place}; expected none after parsing"
     if recording.filled is not None and (share := float(recording.filled.mean())) > spec.max_nan_share:
-        yield f"{share:.0%} of all readings were filled in, expected at most {spec.max_nan_share:.0%} (max_nan_share)"
-
-
-_OF_KINDS: _Checks = (
-    ("channels", _array("signal", "fiu", "numbers")),
-    ("labels", _array("labels", "iu", "integers")),
-    ("bouts", _array("bouts", "iu", "integers")),
-    ("description", _facts),
-)
-_OF_ARRAYS: _Checks = (
-    ("subjects", _identity),
-    ("channels", _shape),
-    ("labels", _rows_of_labels),
-    ("bouts", _stretches),
-    ("finite", _mask),
-)
-_OF_VALUES: _Checks = (("finite", _gaps), ("finite", _filled), ("subjects", _labelled))
+        expected = f"expected at most {spec.max_nan_share:.0%} (max_nan_share)"
+        yield "finite", f"{share:.0%} of all readings were filled in, {expected}"
+    if not len(recording.bouts):
+        yield "subjects", "no bout, expected data of this person"
+    elif not np.isin(recording.labels, spec.labels).any():
+        labelled = f"none of {len(recording.labels)} rows has one of the labels"
+        yield "subjects", f"{labelled}, expected data of this person"
 
 
 def content_digest(recording: Recording) -> str:

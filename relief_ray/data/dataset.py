@@ -217,13 +217,14 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
     for name in (SIGNAL, LABELS, BOUTS, FILLED):
         _check(folder / name, meta["arrays"][name]["crc32"], again)
+    labels, bouts, filled = (np.load(folder / name, allow_pickle=False) for name in (LABELS, BOUTS, FILLED))
     return Entry(
         signal_path=folder / SIGNAL,
-        labels=np.load(folder / LABELS, allow_pickle=False),
-        bouts=np.load(folder / BOUTS, allow_pickle=False),
-        filled=np.load(folder / FILLED, allow_pickle=False),
+        labels=labels,
+        bouts=bouts,
+        filled=filled,
         sensors=meta["sensors"],
-        origin="real" if meta["origin"] == "real" else "SYNTHETIC",
+        origin=meta["origin"],
         facts=meta["facts"],
         signal_sha256=meta["arrays"][SIGNAL]["sha256"],
     )
@@ -270,8 +271,6 @@ class Dataset(Entry):
     """The dataset's facts, with the chosen body units."""
     source: Source
     """Place of the raw files."""
-    source_digest: str = ""
-    """The sha256 of the raw files."""
     digest: str = ""
     """The sha256 over raw files, parser and description: what is parsed here."""
     load_s: float = 0.0
@@ -291,7 +290,7 @@ def load_dataset(name: str, root: str | Path | None = None, units: tuple[str, ..
     digest = source_digest(full_spec, source)
     entry = read_entry(_parsed(spec, source, digest))
     key, load_s = cache_key(spec, digest), time.monotonic() - start
-    return Dataset(**vars(entry), spec=spec, source=source, source_digest=digest, digest=key, load_s=load_s)
+    return Dataset(**vars(entry), spec=spec, source=source, digest=key, load_s=load_s)
 
 
 def open_dataset(config: DataConfig, root: str | Path | None = None) -> Dataset:

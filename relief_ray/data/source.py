@@ -103,14 +103,12 @@ class Source:
     """A dataset's raw files.
 
     Attributes:
-        name: the dataset's name.
         path: a folder or a zip.
         inner: name of the zip inside the zip, where there is one.
         synthetic: whether a marker says that they are made up.
         only: names of the files in the folder, where others in it match as well; empty: all that match.
     """
 
-    name: str
     path: Path
     inner: str = ""
     synthetic: bool = False
@@ -133,7 +131,7 @@ class DataMissing(UserError):
 def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
     if spec.packaged:
-        return Source(name=spec.name, path=_ASSETS / spec.packaged)
+        return Source(path=_ASSETS / spec.packaged)
     roots = search_roots(root)
     sources = [source for place in roots for source in _candidates(spec, place)]
     if sources:
@@ -184,7 +182,7 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
     """
     if not source.path.is_dir():
         return source
-    names = _folder_members(spec, source.path, False)
+    names = _folder_members(spec, source.path)
     holders: dict[str, set[str]] = {}  # folder below the source, with its slash: the expected ends in it
     for end in expected:
         for name in names:
@@ -240,12 +238,14 @@ def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
         return
     entries = sorted(root.iterdir()) if root.is_dir() else []
     hinted = [entry for entry in entries if any(hint in entry.name.lower() for hint in spec.hints)]
+    # A root that only contains other datasets' folders is not itself a candidate.
+    is_shared = spec.own_folder and root.name != spec.hints[0]
     inside = [file for entry in hinted if entry.is_dir() for file in sorted(entry.glob("*.zip"))]
     for place in (*hinted, *inside, root):
         if place.is_file() and place.suffix == ".zip":
             yield from _zip_source(spec, place)
-        elif place.is_dir() and _folder_members(spec, place, place == root):
-            yield Source(name=spec.name, path=place, synthetic=bool(_marked(place)))
+        elif place.is_dir() and not (place == root and is_shared) and _folder_members(spec, place):
+            yield Source(path=place, synthetic=bool(_marked(place)))
 
 
 def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
@@ -254,9 +254,9 @@ def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
     names = _names(path, status.st_mtime_ns, status.st_size)
     marked = any(name.rpartition("/")[2] == MARKER for name in names)
     if any(map(member.search, names)):
-        yield Source(name=spec.name, path=path, synthetic=marked)
+        yield Source(path=path, synthetic=marked)
     elif inner := next((name for name in names if name.lower().endswith(".zip")), None):
-        yield Source(name=spec.name, path=path, inner=inner, synthetic=marked)
+        yield Source(path=path, inner=inner, synthetic=marked)
 
 
 @lru_cache(maxsize=16)
@@ -278,19 +278,16 @@ def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:
                 yield name
 
 
-def _folder_members(spec: DatasetSpec, folder: Path, shallow: bool) -> tuple[str, ...]:
-    """Matching names; a root that only contains other datasets' folders is not itself a candidate."""
-    names = sorted(_walk(folder, re.compile(spec.member)))
-    if shallow and spec.own_folder and folder.name != spec.hints[0]:
-        return ()
-    return tuple(names)
+def _folder_members(spec: DatasetSpec, folder: Path) -> tuple[str, ...]:
+    """Matching names, sorted."""
+    return tuple(sorted(_walk(folder, re.compile(spec.member))))
 
 
 @contextmanager
 def open_source(spec: DatasetSpec, source: Source) -> Iterator[Members]:
     """The source's raw files, opened; an inner zip is unpacked to a temporary file for as long as it is read."""
     if source.path.is_dir():
-        names = source.only or _folder_members(spec, source.path, False)
+        names = source.only or _folder_members(spec, source.path)
         yield Members(names=names, read=lambda name: (source.path / name).read_bytes())
         return
     if source.path.suffix == ".npz":

@@ -191,7 +191,7 @@ def type_counts_for(num_clients: int, counts: TypeCounts) -> TypeCounts:
     """``counts`` scaled to ``num_clients`` by largest remainder, ties to A, B, C (100 of 3/3/2: 38/37/25)."""
     total = sum(counts)
     scaled = [num_clients * c // total for c in counts]
-    order = sorted(range(len(counts)), key=lambda i: (-(num_clients * counts[i] % total), i))
+    order = sorted(range(len(counts)), key=lambda i: -(num_clients * counts[i] % total))
     for i in order[: num_clients - sum(scaled)]:
         scaled[i] += 1
     return cast(TypeCounts, tuple(scaled))
@@ -215,11 +215,9 @@ def _device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, 
     if coupling == "independent":
         order = Streams(seed=seed).numpy("fleet.coupling").permutation(len(roles))
         return tuple(roles[i] for i in order)
-    devices: list[str] = [""] * len(roles)
-    richest_first = sorted(range(len(roles)), key=lambda i: (roles[i], i))
-    for client, device in zip(richest_first, sorted(roles, reverse=True), strict=True):
-        devices[client] = device
-    return tuple(devices)
+    richest_first = sorted(range(len(roles)), key=lambda i: roles[i])
+    device_of = dict(zip(richest_first, sorted(roles, reverse=True), strict=True))
+    return tuple(device_of[client] for client in range(len(roles)))
 
 
 def owned_modalities(

@@ -240,28 +240,20 @@ def _stage_run(
     trained: Mapping[GroupId, float],
     flops_per_value: float,
 ) -> StageRun:
-    forward_flops = costs.flops[stage.id].forward_flops
+    spent = costs.flops[stage.id]
     if stage.id not in live:
-        return StageRun(stage=stage.id, times=often, live=False, forward_flops=forward_flops)
+        return StageRun(stage=stage.id, times=often, live=False, forward_flops=spent.forward_flops)
     chosen = [j for j in stage.groups if j in trained]
     to_input = not live.isdisjoint(stage.inputs)
     mode: BackwardMode = "weights" if not to_input else "both" if chosen else "input"
+    weights = sum(trained[j] * spent.weight_grad_flops[j] for j in chosen)
+    inner = max((spent.inner_grad_flops.get(j, 0.0) for j in chosen), default=0.0)
     return StageRun(
         stage=stage.id,
         times=often,
         live=True,
-        forward_flops=forward_flops,
+        forward_flops=spent.forward_flops,
         mode=mode,
-        backward_flops=_backward_flops(costs, stage, live, trained),
+        backward_flops=weights + (spent.input_grad_flops if to_input else inner),
         optimizer_flops=flops_per_value * sum(trained[j] * costs.num_values[j] for j in chosen),
     )
-
-
-def _backward_flops(
-    costs: CostTable, stage: StageSpec, live: frozenset[str], trained: Mapping[GroupId, float]
-) -> float:
-    spent = costs.flops[stage.id]
-    chosen = [j for j in stage.groups if j in trained]
-    weights = sum(trained[j] * spent.weight_grad_flops[j] for j in chosen)
-    inner = max((spent.inner_grad_flops.get(j, 0.0) for j in chosen), default=0.0)
-    return weights + (spent.input_grad_flops if live.intersection(stage.inputs) else inner)

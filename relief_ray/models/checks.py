@@ -63,7 +63,7 @@ def _group_by_parameter(declared: Sequence[GroupParameters]) -> dict[int, GroupI
             if id(p) in owner:
                 raise DeclarationError(
                     f"backbone: parameter {name!r} of group {g.id!r} is declared in {owner[id(p)]!r} already; a "
-                    "parameter belongs to one group, once"
+                    "parameter belongs to one group, once: parts that share it cannot be trained and sent apart"
                 )
             owner[id(p)] = g.id
     return owner

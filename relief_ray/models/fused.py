@@ -133,7 +133,7 @@ def _once(backward: Callable[..., T]) -> Callable[..., T]:
 
 def applied(function: type[torch.autograd.Function], *inputs: object) -> Tensor:
     """The output of a hand-written function of autograd."""
-    out: Tensor = function.apply(*inputs)
+    out: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return out
 
 

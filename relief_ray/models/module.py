@@ -356,27 +356,16 @@ def _shared_fusion(first: nn.Module) -> str:
 
 
 def _check_covered(module: nn.Module, draft: _Draft) -> None:
-    """Refuse trained parameters outside of the parts, and parameters that two parts share.
+    """Refuse trained parameters outside of the parts.
 
     Raises:
         DeclarationError: names them.
     """
-    names: dict[int, str] = {}
-    for g in draft.groups:
-        for name, p, _ in g.tensors:
-            if id(p) in names:
-                raise DeclarationError(
-                    f"module: {names[id(p)]} and {g.id}.{name} are one parameter; parts that share parameters cannot "
-                    "be trained and sent apart: give each its own"
-                )
-            names[id(p)] = f"{g.id}.{name}"
-    held = sum(p.numel() for g in draft.groups for _, p, _ in g.tensors)
-    total = sum(p.numel() for _, p in _trained(module))
-    if held != total:
-        outside = [n for n, p in _trained(module) if id(p) not in names and id(p) not in draft.split]
+    held = {id(p) for g in draft.groups for _, p, _ in g.tensors} | draft.split
+    if outside := [n for n, p in _trained(module) if id(p) not in held]:
         raise DeclarationError(
-            f"module: {total} values are to be trained, encoders, fusion and head hold {held}; parameters {outside} "
-            "are in none of them: move them into a part, or freeze them (requires_grad_(False))"
+            f"module: what is trained is in encoders, fusion and head, but parameters {outside} are in none of them: "
+            "move them into a part, or freeze them (requires_grad_(False))"
         )
 
 

@@ -34,7 +34,7 @@ def recording(subject: int, rows: int, *, synthetic: bool = False) -> Recording:
 
 def test_subjects_are_joined(tmp_path: Path) -> None:
     recordings = [recording(1, 40), recording(2, 60)]
-    cached.store(SPEC, recordings, Source(name="mhealth", path=tmp_path), tmp_path / "entry")
+    cached.store(SPEC, recordings, Source(path=tmp_path), tmp_path / "entry")
     entry = cached.read_entry(tmp_path / "entry")
     signal = np.load(entry.signal_path, mmap_mode="r")
     np.testing.assert_array_equal(signal, np.concatenate([r.signal for r in recordings]))
@@ -47,13 +47,13 @@ def test_subjects_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("marked", "watermarked"), [(True, False), (False, True)])
 def test_one_synthetic_subject_makes_all_synthetic(tmp_path: Path, marked: bool, watermarked: bool) -> None:
     recordings = [recording(1, 40), recording(2, 40, synthetic=watermarked)]
-    cached.store(SPEC, recordings, Source(name="mhealth", path=tmp_path, synthetic=marked), tmp_path / "entry")
+    cached.store(SPEC, recordings, Source(path=tmp_path, synthetic=marked), tmp_path / "entry")
     assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
     assert (tmp_path / "entry" / MARKER).exists()
 
 
 def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
-    cached.store(SPEC, [recording(1, 40)], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
+    cached.store(SPEC, [recording(1, 40)], Source(path=tmp_path), tmp_path / "entry")
     meta = values_in((tmp_path / "entry" / "meta.json").read_bytes())
     (tmp_path / "entry" / "meta.json").write_bytes(page(json.dumps({**meta, "origin": "?"})))
     assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
@@ -88,9 +88,9 @@ def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "mHealth_subject1.log").write_bytes(data)
-        return cached.source_digest(SPEC, Source(name="mhealth", path=folder))
+        return cached.source_digest(SPEC, Source(path=folder))
 
     assert digest("a", b"1") == digest("b", b"1")
     assert digest("a", b"1") != digest("b", b"22")
-    made = Source(name="mhealth", path=tmp_path / "a", synthetic=True)
+    made = Source(path=tmp_path / "a", synthetic=True)
     assert cached.source_digest(SPEC, made) != cached.source_digest(SPEC, replace(made, synthetic=False))

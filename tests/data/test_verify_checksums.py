@@ -38,10 +38,10 @@ def test_members_go_by_the_lists_names(tmp_path: Path) -> None:
     folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
     folder.mkdir(parents=True)
     (folder / "subject101.dat").write_bytes(b"content")
-    by_member = digests(get_spec("pamap2"), Source(name="pamap2", path=tmp_path))
+    by_member = digests(get_spec("pamap2"), Source(path=tmp_path))
     assert by_member == {"Protocol/subject101.dat": hashlib.sha256(b"content").hexdigest()}
 
 
 def test_the_original_dsa_is_known(dsa_zip: Path) -> None:
     spec = get_spec("dsa")
-    assert set(compare(known_digests("dsa"), digests(spec, Source(name="dsa", path=dsa_zip))).values()) == {"known"}
+    assert set(compare(known_digests("dsa"), digests(spec, Source(path=dsa_zip))).values()) == {"known"}

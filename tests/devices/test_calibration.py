@@ -1,31 +1,17 @@
-import ast
-import io
-import re
-from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from benchmarks import calibrate
+from benchmarks.calibrate import PAMAP2, TARGET_ENERGY_J, fit, nominal_energy_j
 from relief_ray.core.groups import GroupLayout, pack
-from relief_ray.devices.calibration import (
-    FITTED,
-    MODELS,
-    TARGET_ENERGY_J,
-    fit,
-    nominal_energy_j,
-    utilisations,
-)
+from relief_ray.devices.calibration import FITTED, MODELS, utilisations
 from relief_ray.devices.time import FlopProportional, Split
-from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.support.errors import UserError
-
-PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
-DOCS = Path(__file__).parents[2] / "docs" / "costs.md"
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +35,8 @@ def cnn():
 
 @pytest.mark.slow
 def test_shipped_figures_are_what_the_documented_command_prints(run_cache, counted, monkeypatch):
-    monkeypatch.setattr("relief_ray.models.costs.count_costs", counted)
-    block = re.search(r"```python\n(# refit.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
-    assert block, "docs/costs.md has lost the block that refits the calibration"
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(block.group(1), {})
-    again = ast.literal_eval(printed.getvalue())
+    monkeypatch.setattr(calibrate, "count_costs", counted)
+    again = calibrate.fitted()
     assert again.keys() == FITTED.keys()
     for name, shipped in FITTED.items():
         assert shipped == pytest.approx(again[name], rel=1e-8)

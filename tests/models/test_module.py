@@ -217,7 +217,7 @@ REFUSED = {
         lambda n: n.encoders.pop("hr"), r"encoders are of \['acc', 'gyro'\], expected one for each sensor",
     ),
     "a parameter outside": (add_scale, r"parameters \['scale'\] are in none of them: move them into a part"),
-    "shared weights": (tie, "encoder.acc.2.0.weight and encoder.gyro.2.0.weight are one parameter"),
+    "shared weights": (tie, r"of group 'encoder.gyro.2' is declared in 'encoder.acc.2' already.*sent apart"),
     "a feature map": (
         lambda n: n.encoders["acc"].pop(-1), r"encoder of 'acc' gives \(B, 4, 2\), expected one vector a window",
     ),

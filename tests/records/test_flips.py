@@ -208,7 +208,7 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
         filled=signal > 90,
     )
     spec = replace(get_spec("mhealth"), modalities=(("acc", 3),), max_abs=())
-    cached.store(spec, [recording], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
+    cached.store(spec, [recording], Source(path=tmp_path), tmp_path / "entry")
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 60, 20, seed=1)

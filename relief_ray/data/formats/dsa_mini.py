@@ -1,8 +1,8 @@
-"""The packaged excerpt of dsa: its facts, its parser, and how it is cut out of the dsa archive.
+"""The packaged excerpt of dsa: its facts and its parser.
 
 Right leg, because stairs, ways of walking and elevator states show there without giving each other away at once
 (docs/data.md has the comparison). It holds the first 24 five-second files of eight activities and all subjects, as
-int16 with one scale per channel. ``make_mini`` makes the file anew.
+int16 with one scale per channel. ``python -m benchmarks.excerpt`` makes the file anew.
 """
 
 from dataclasses import replace
@@ -12,12 +12,10 @@ import numpy as np
 
 from relief_ray.data.formats import dsa
 from relief_ray.data.formats.common import read_arrays
-from relief_ray.data.loader import DatasetSpec, Floats, Loader, Members, Recording, bouts_of, require_members
-from relief_ray.data.source import Source, open_source
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of
 from relief_ray.support.errors import UserError
 
 FILE = "dsa_mini.npz"
-NUM_SEGMENTS = 24
 # Standing, two states in an elevator, two stairs, three walks: alike enough that a simple classifier stays below 1.
 _ACTIVITIES = (2, 5, 6, 7, 8, 9, 10, 11)
 
@@ -59,29 +57,3 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
 
 
 DSA_MINI = Loader(spec=SPEC, files=files, parse=parse)
-
-
-def _bout(members: Members, path: Path, code: int, subject: int) -> Floats:
-    """The first two minutes of an activity: (3000, 9), the columns of the excerpt's body unit."""
-    ends = [f"a{code:02d}/p{subject}/s{part:02d}.txt" for part in range(1, NUM_SEGMENTS + 1)]
-    names = require_members(dsa.SPEC, members.names, ends, path)
-    first = 9 * dsa.UNITS.index(SPEC.units[0])
-    return np.concatenate([dsa.read_segment(members, name)[:, first : first + 9] for name in names])
-
-
-def make_mini(archive: Path, out: Path) -> int:
-    """Write the excerpt of `archive` to `out` (.npz); returns its size in bytes."""
-    pairs = [(code, subject) for subject in SPEC.subjects for code in SPEC.labels]
-    with open_source(dsa.SPEC, Source(name=dsa.SPEC.name, path=archive)) as members:
-        bouts = [_bout(members, archive, code, subject) for code, subject in pairs]
-    signal = np.concatenate(bouts)
-    scale = (np.abs(signal).max(axis=0) / 32767).astype(np.float32)
-    rows = len(bouts[0])
-    np.savez_compressed(
-        out,
-        signal=np.round(signal / scale).astype(np.int16),
-        scale=scale,
-        label=np.repeat(np.array([code for code, _ in pairs], np.int8), rows),
-        subject=np.repeat(np.array([subject for _, subject in pairs], np.int8), rows),
-    )
-    return out.stat().st_size

@@ -79,19 +79,15 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
     require_momentfm()
     with enough_memory(size):
         folder = weights_folder(size, weights, weights_seed, revision)
-        repair = _repair_advice(folder)
-        config = read_config(folder, SIZES[size], repair)
-        tensors = map_tensors(folder / FILES[1], repair)
-        pipeline = assemble(config, tensors, str(folder / FILES[1]), repair)
+        config, pipeline = _assembled(size, folder)
         sha256 = digest(pipeline)
         _refuse_changed(folder, config, sha256)
         origin = f"random, seed {weights_seed}" if is_random(weights) else weights
-        num_values = sum(p.numel() for p in pipeline.parameters())
         return FrozenEncoder(
             pipeline=pipeline,
             origin=origin,
             sha256=sha256,
-            num_values=num_values,
+            num_values=sum(p.numel() for p in pipeline.parameters()),
             # The hub's cache has a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
             random_seed=str(config[MARK]) if MARK in config else None,
@@ -191,12 +187,14 @@ def _downloaded(name: str, revision: str | None) -> Path | None:
 def _sha256(size: Size, folder: Path, changed: tuple[tuple[int, int], ...]) -> str:
     """SHA-256 of a folder's encoder, computed once as long as ``changed`` (mtime and size of the files) stays."""
     require_momentfm()
-    return _digest_of_files(size, folder)
+    return digest(_assembled(size, folder)[1])
 
 
-def _digest_of_files(size: Size, folder: Path) -> str:
-    path = folder / FILES[1]
-    return digest(assemble(read_config(folder, SIZES[size]), map_tensors(path), str(path)))
+def _assembled(size: Size, folder: Path) -> tuple[dict[str, object], nn.Module]:
+    """The ``config.json`` of a folder and the encoder of its files, both checked."""
+    path, repair = folder / FILES[1], _repair_advice(folder)
+    config = read_config(folder, SIZES[size], repair)
+    return config, assemble(config, map_tensors(path, repair), str(path), repair)
 
 
 def map_tensors(path: Path, repair: str = "fetch the weights again") -> dict[str, Tensor]:
@@ -248,7 +246,7 @@ def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
     pipeline.save_pretrained(folder)
     # Mark it as drawn: no other process reads the folder yet.
-    file, marks = folder / CONFIG, {MARK: weights_seed, DRAWN: _digest_of_files(size, folder)}
+    file, marks = folder / CONFIG, {MARK: weights_seed, DRAWN: digest(_assembled(size, folder)[1])}
     config = json.loads(file.read_text(encoding="utf-8")) | marks
     file.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
     for path in folder.iterdir():

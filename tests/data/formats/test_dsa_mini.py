@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.excerpt import make_mini
 from relief_ray.data import Dataset, get_spec
 from relief_ray.data.dataset import read_entry
 from relief_ray.data.describe import known_digests
 from relief_ray.data.formats.dsa import UNITS, read_segment
-from relief_ray.data.formats.dsa_mini import make_mini
 from relief_ray.data.source import Source, open_source
 from relief_ray.support.files import sha256_file
 
@@ -36,7 +36,7 @@ def test_the_script_makes_the_same_arrays(mini: Dataset, dsa_zip: Path, tmp_path
 def test_the_excerpt_equals_the_archive(mini: Dataset, dsa_zip: Path) -> None:
     unit = UNITS.index(mini.spec.units[0])
     signal = mini.signal()
-    with open_source(get_spec("dsa"), Source(name="dsa", path=dsa_zip)) as members:
+    with open_source(get_spec("dsa"), Source(path=dsa_zip)) as members:
         for subject, start, stop in mini.bouts[::9]:
             code = mini.spec.labels[mini.labels[start]]
             names = [f"data/a{code:02d}/p{subject + 1}/s{part:02d}.txt" for part in range(1, 25)]
