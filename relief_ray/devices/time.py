@@ -282,8 +282,8 @@ class Measured(TimeModel):
                 f"none for type {device.name!r}; profile that device or choose another time model"
             )
         row = self.profile.devices[device.name]
-        link = {k: getattr(row, k) for k in ("uplink_bytes_per_s", "downlink_bytes_per_s", "latency_s")}
-        up_s, down_s = link_times(device.model_copy(update={k: v for k, v in link.items() if v is not None}), load)
+        link = row.model_dump(include={"uplink_bytes_per_s", "downlink_bytes_per_s", "latency_s"}, exclude_none=True)
+        up_s, down_s = link_times(device.model_copy(update=link), load)
         forward_s, backward_s, optimizer_s = row.compute_s(load)
         return StageTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, up_s=up_s, down_s=down_s)
 

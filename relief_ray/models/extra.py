@@ -21,12 +21,6 @@ from relief_ray.models.stage import Computed, apart, trained_stage
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
 
-def _feature_stages(backbone: Backbone, stage: str) -> tuple[Stage, ...]:
-    """The stages whose outputs are the features ``h_m`` that ``stage`` depends on, in order."""
-    below = ancestors(backbone.specs, {stage})
-    return tuple(s for s in backbone.stages if s.spec.feature and s.spec.id in below)
-
-
 def _rewired_stages(backbone: Backbone, replaced: Mapping[str, str], path: str, output: str) -> list[Stage]:
     """Copies of all stages between the keys of ``replaced`` and the logits; they read its values instead.
 
@@ -87,7 +81,9 @@ def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
     layer = _layer(backbone, experts)
     last, routed = layer[-1].spec.id, _routed_stages(backbone, experts, seed)
     copies = {e: _copies(backbone, experts, layer, e) for e in range(2, experts.most + 1)}
-    features = _feature_stages(backbone, last)
+    below = ancestors(backbone.specs, {last})
+    layers = [s for s in backbone.stages if s.spec.id in below]
+    features = [s for s in layers if s.spec.feature]
     rows = _router_rows(sum(_widths(backbone, features)), experts.most, seed, experts.id)
     routers = [
         GroupParameters(
@@ -99,16 +95,11 @@ def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
     stages = [] if routed else [stage for pairs in copies.values() for stage, _ in pairs]
     for number in range(2, experts.most + 1):
         further = [stage for e in range(2, number + 1) for stage, _ in copies[e]]
-        mixed = _mixed_inside(experts, routed, [*_stages_up_to(backbone, last), *further], number)
+        mixed = _mixed_inside(experts, routed, [*layers, *further], number)
         names = {old: copied.spec.id for old, copied in mixed.items()}
         sources = tuple(names.get(s.spec.id, s.spec.id) for s in features)
         stages += [*mixed.values(), *_mixture(backbone, experts, last, rows[:number], sources, names)]
     return backbone.plus(stages, [*groups, *(g for part in routed.values() for g in part.groups)])
-
-
-def _stages_up_to(backbone: Backbone, last: str) -> list[Stage]:
-    below = ancestors(backbone.specs, {last})
-    return [s for s in backbone.stages if s.spec.id in below]
 
 
 def _mixed_inside(
@@ -347,7 +338,8 @@ def _router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Paramet
 
 def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
     """Return ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
-    features = _feature_stages(backbone, backbone.output)
+    below = ancestors(backbone.specs, {backbone.output})
+    features = [s for s in backbone.stages if s.spec.feature and s.spec.id in below]  # the ``h_m``, in order
     sizes, sources = _widths(backbone, features), tuple(s.spec.id for s in features)
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
 

@@ -97,8 +97,6 @@ def of_statistics(state: ClientState) -> dict[str, Tensor]:
 
 def without_statistics(state: ClientState) -> ClientState:
     """The personal state as a method sees it: without running statistics."""
-    if not any(name.startswith(_PREFIX) for name in state):
-        return state
     return {name: value for name, value in state.items() if not name.startswith(_PREFIX)}
 
 

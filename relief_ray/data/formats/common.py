@@ -1,4 +1,4 @@
-"""Parts that the parsers share: text tables and npz archives, labels, and the mark of synthetic files.
+"""Parts that the parsers share: text tables, labels, and the mark of synthetic files.
 
 Tables are parsed fast and refused with file, line, column, finding and expectation. The first row of every synthetic
 file is a fixed ramp (``signature``), so that synthetic data stay known when their marker file is lost.
@@ -6,8 +6,7 @@ file is a fixed ramp (``signature``), so that synthetic data stay known when the
 
 import io
 import warnings
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from relief_ray.support.errors import UserError
 
 # A table as its file has it; a signal is narrowed to float32, a clock of many digits is not.
 Table = NDArray[np.float64]
-_Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0
 _STEP = 0.0101
 
@@ -156,17 +154,3 @@ def require_not_empty(table: Table, columns: Sequence[int], name: str) -> None:
                 f"{name}, column {column + 1}: all {len(table)} rows are NaN, expected sensor readings; "
                 "fetch the file again"
             )
-
-
-def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> _Arrays:
-    """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            missing = [key for key in keys if key not in archive]
-            if missing:
-                raise UserError(f"{name}: arrays {missing} are missing, found {sorted(archive)}; fetch it again")
-            return {key: archive[key] for key in keys}
-    except UserError:
-        raise
-    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
-        raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None

@@ -5,13 +5,14 @@ Right leg, because stairs, ways of walking and elevator states show there withou
 int16 with one scale per channel. ``python -m benchmarks.excerpt`` makes the file anew.
 """
 
+import io
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from relief_ray.data.formats import dsa
-from relief_ray.data.formats.common import read_arrays
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of
 from relief_ray.support.errors import UserError
 
@@ -42,17 +43,13 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject of the packaged excerpt: int16 times a scale per channel, one bout per activity."""
-    name = members.names[0]
-    arrays = read_arrays(members.read(name), str(path), ("signal", "scale", "label", "subject"))
-    rows = arrays["subject"] == subject
-    if not rows.any():
-        raise UserError(f"{path}: no rows of subject {subject}; the package is damaged: install it again")
-    scale = arrays["scale"].astype(np.float32)
-    raw = arrays["signal"][rows]
-    if raw.ndim != 2 or raw.shape[1] != spec.num_channels or len(scale) != spec.num_channels:
-        raise UserError(f"{path}: signal has shape {raw.shape}, expected (rows, {spec.num_channels}); install it again")
-    labels = arrays["label"][rows].astype(np.int16)
-    signal = np.multiply(raw, scale, dtype=np.float32)
+    try:
+        with np.load(io.BytesIO(members.read(members.names[0])), allow_pickle=False) as arrays:
+            rows = arrays["subject"] == subject
+            labels = arrays["label"][rows].astype(np.int16)
+            signal = np.multiply(arrays["signal"][rows], arrays["scale"], dtype=np.float32)
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: damaged ({error}); install the package again") from None
     return Recording(subject=subject, signal=signal, labels=labels, bouts=bouts_of(labels))
 
 

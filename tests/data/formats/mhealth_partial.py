@@ -1,12 +1,15 @@
 """MHEALTH in part, z-scored upstream: a fixture for tests; one numpy archive per subject."""
 
+import io
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relief_ray.data.formats import mhealth
-from relief_ray.data.formats.common import read_arrays, require_finite
+from relief_ray.data.formats.common import require_finite
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.support.errors import UserError
 
@@ -23,6 +26,20 @@ SPEC = replace(
     member=r"(^|/)subject(0[1-9]|10)\.npz$",
     max_abs=(40.0, 40.0),
 )
+
+
+def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
+    """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            missing = [key for key in keys if key not in archive]
+            if missing:
+                raise UserError(f"{name}: arrays {missing} are missing, found {sorted(archive)}; fetch it again")
+            return {key: archive[key] for key in keys}
+    except UserError:
+        raise
+    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
+        raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None
 
 
 def files(spec: DatasetSpec, subject: int) -> list[str]:

@@ -10,7 +10,10 @@ from relief_ray.data import Dataset, get_spec
 from relief_ray.data.dataset import read_entry
 from relief_ray.data.describe import known_digests
 from relief_ray.data.formats.dsa import UNITS, read_segment
+from relief_ray.data.formats.dsa_mini import DSA_MINI
+from relief_ray.data.loader import Members
 from relief_ray.data.source import Source, open_source
+from relief_ray.support.errors import UserError
 from relief_ray.support.files import sha256_file
 
 
@@ -22,6 +25,12 @@ def test_the_excerpt_is_small_and_complete(mini: Dataset) -> None:
     assert {tuple(np.unique(mini.labels[a:b])) for _, a, b in mini.bouts} == {(c,) for c in range(8)}
     assert sha256_file(mini.source.path) == known_digests("dsa_mini")["dsa_mini.npz"]
     assert read_entry(mini.signal_path.parent).signal_sha256 == sha256_file(mini.signal_path)
+
+
+def test_a_damaged_package_is_named() -> None:
+    members = Members(names=("dsa_mini.npz",), read=lambda name: b"PK no archive")
+    with pytest.raises(UserError, match=r"here: damaged \(.*\); install the package again"):
+        DSA_MINI.parse(DSA_MINI.spec, members, Path("here"), 1)
 
 
 @pytest.mark.slow

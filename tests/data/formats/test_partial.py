@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data.formats.common import read_arrays
 from relief_ray.data.loader import Members
 from relief_ray.support.errors import UserError
 from tests.data.formats import mhealth_partial as partial
@@ -50,9 +49,9 @@ def test_pickles_are_never_loaded() -> None:
     out = io.BytesIO()
     np.savez(out, **{**good(), "signal": trapped})
     with pytest.raises(UserError, match="plain arrays"):
-        read_arrays(out.getvalue(), "f.npz", KEYS)
+        partial.read_arrays(out.getvalue(), "f.npz", KEYS)
     with pytest.raises(UserError, match="plain arrays"):
-        read_arrays(pickle.dumps({"signal": [1]}), "f.npz", KEYS)
+        partial.read_arrays(pickle.dumps({"signal": [1]}), "f.npz", KEYS)
 
 
 def test_damage_is_named(members_of: Callable[[dict[str, bytes]], Members]) -> None:
