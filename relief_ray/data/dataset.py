@@ -224,7 +224,7 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         bouts=bouts,
         filled=filled,
         sensors=meta["sensors"],
-        origin=meta["origin"],
+        origin="real" if meta["origin"] == "real" else "SYNTHETIC",
         facts=meta["facts"],
         signal_sha256=meta["arrays"][SIGNAL]["sha256"],
     )

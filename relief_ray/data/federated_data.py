@@ -154,11 +154,6 @@ class FederatedData:
     reference: DataReference | None = None
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names; a label is an index into them."""
-        return self.spec.classes
-
-    @property
     def test(self) -> WindowSet:
         """The pooled test windows; UserError where the data were opened for tuning."""
         if self.test_or_none is None:

@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TypedDict
@@ -40,13 +39,8 @@ Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """Retry policy of a transfer: attempts, the first pause (it doubles), and the limit of one read, in seconds."""
-
-    attempts: int = 5
-    pause_s: float = 1.0
-    timeout_s: float = 60.0
+# Attempts of a transfer, the first pause between them, which doubles, and the limit of one read, in seconds.
+ATTEMPTS, PAUSE_S, TIMEOUT_S = 5, 1.0, 60.0
 
 
 class FetchReport(TypedDict):
@@ -67,7 +61,6 @@ def fetch(
     *,
     url: str | None = None,
     progress: Progress | None = None,
-    patience: Patience | None = None,
 ) -> FetchReport:
     """Download a dataset below `root` and verify it; `progress` is called with (bytes so far, total or None).
 
@@ -81,27 +74,27 @@ def fetch(
     if not target.exists():
         part = target.with_name(target.name + ".part")
         part.parent.mkdir(parents=True, exist_ok=True)
-        _download(address, part, progress, patience or Patience())
+        _download(address, part, progress)
         _accept(spec, part, target)
     return _report(spec, target)
 
 
-def _download(url: str, part: Path, progress: Progress | None, patience: Patience) -> None:
-    """Download into `part`; retry as often as `patience` allows."""
+def _download(url: str, part: Path, progress: Progress | None) -> None:
+    """Download into `part`, in several attempts where it has to be."""
     if urlparse(url).scheme not in ("https", "http"):
         raise UserError(f"{url}: expected an https address")
     problem = ""
-    for attempt in range(patience.attempts):
+    for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(patience.pause_s * 2 ** (attempt - 1))
+            time.sleep(PAUSE_S * 2 ** (attempt - 1))
         try:
-            _attempt(url, part, progress, patience.timeout_s)
+            _attempt(url, part, progress)
             return
         except (_Retry, urllib.error.URLError, HTTPException, OSError) as error:
             problem = _final(error, url)
     num_bytes = part.stat().st_size if part.exists() else 0
     raise UserError(
-        f"{url}: not complete after {patience.attempts} attempts ({problem}); {num_bytes} bytes are kept in {part}: "
+        f"{url}: not complete after {ATTEMPTS} attempts ({problem}); {num_bytes} bytes are kept in {part}: "
         "run the command again to go on, or download by hand and use --from FILE"
     )
 
@@ -115,13 +108,13 @@ def _final(error: Exception, url: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _attempt(url: str, part: Path, progress: Progress | None, timeout_s: float) -> None:
+def _attempt(url: str, part: Path, progress: Progress | None) -> None:
     """Send one request; it continues after the bytes in `part` where the server allows it."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "relief-ray", **({"Range": f"bytes={have}-"} if have else {})}
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             _receive(response, part, have, progress, url)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # what we hold does not fit their file any more

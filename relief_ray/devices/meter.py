@@ -61,14 +61,13 @@ def energy_of(
     watts: Sequence[float | None],
     span_s: float,
     why: str = "",
-    period_s: float = PERIOD_S,
 ) -> RailEnergy:
-    """Integrate the samples that are there over ``span_s`` seconds, of which one is expected every ``period_s``.
+    """Integrate the samples that are there over ``span_s`` seconds, of which one is expected every ``PERIOD_S``.
 
     With a share of dropped samples above ``MAX_DROPPED``, or fewer than two samples, the figures are None.
     """
     there = [(t, w) for t, w in zip(times_s, watts, strict=True) if w is not None]
-    expected = max(1, round(span_s / period_s))
+    expected = max(1, round(span_s / PERIOD_S))
     dropped = max(0.0, 1.0 - len(there) / expected)
     if len(there) < 2 or dropped > MAX_DROPPED:
         missing = why or f"{100 * dropped:.0f} % of the samples are missing"
@@ -97,14 +96,14 @@ class PowerMeter:
         span_s: seconds of the block.
     """
 
-    def __init__(self, root: Path, period_s: float = PERIOD_S) -> None:
+    def __init__(self, root: Path) -> None:
         """Look for the rails below ``root``."""
         self.rails = find_rails(root)
         self.samples: list[Sample] = []
         self.heats: list[Heat] = []
         self.span_s = 0.0
         self._root = root
-        self._period_s, self._over = period_s, threading.Event()
+        self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._began_s = 0.0
 
@@ -128,14 +127,14 @@ class PowerMeter:
         self.heats.append(heat(self._root))
 
     def _loop(self) -> None:
-        due_s, heat_due_s = self._began_s + self._period_s, self._began_s + _HEAT_PERIOD_S
+        due_s, heat_due_s = self._began_s + PERIOD_S, self._began_s + _HEAT_PERIOD_S
         while not self._over.wait(due_s - monotonic()):
             self._sample()
             if monotonic() >= heat_due_s:
                 self.heats.append(heat(self._root))
                 heat_due_s += _HEAT_PERIOD_S
             # A sample that comes late puts the next ones off: none are taken in a burst.
-            due_s = max(due_s + self._period_s, monotonic())
+            due_s = max(due_s + PERIOD_S, monotonic())
 
     def _sample(self) -> None:
         if self.rails:
@@ -178,7 +177,7 @@ class PowerMeter:
 
     def _energy(self, label: str, sensor: str, watts: Sequence[float | None], why: str) -> RailEnergy:
         times_s = [sample.at_s for sample in self.samples]
-        return energy_of(label, sensor, times_s, watts, self.span_s, why, self._period_s)
+        return energy_of(label, sensor, times_s, watts, self.span_s, why)
 
     def _stuck(self, index: int) -> set[int]:
         """Places of the samples at which a sensor repeats itself for 5 s or longer; one without current may do so."""

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from relief_ray.data import load_dataset
-from relief_ray.data.fetch import Patience, fetch, import_from
+from relief_ray.data.fetch import fetch, import_from
 from relief_ray.support.errors import UserError
 
-QUICK = Patience(attempts=4, pause_s=0.01, timeout_s=5.0)
 NAME = "mhealth+dataset.zip"
 
 
@@ -74,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, list[str]], Site]]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for name, value in {"ATTEMPTS": 4, "PAUSE_S": 0.01, "TIMEOUT_S": 5.0}.items():
+        monkeypatch.setattr(f"relief_ray.data.fetch.{name}", value)
     servers: list[ThreadingHTTPServer] = []
 
     def start(content: bytes, behaviours: list[str]) -> Site:
@@ -113,7 +114,7 @@ Serve = Callable[[bytes, list[str]], Site]
 
 
 def get(site: Site, root: Path) -> Path:
-    report = fetch("mhealth", root, url=site.url, patience=QUICK)
+    report = fetch("mhealth", root, url=site.url)
     path = Path(report["path"])
     assert path == root / "mhealth" / NAME
     assert path.read_bytes() == site.content
@@ -125,12 +126,12 @@ def get(site: Site, root: Path) -> Path:
 def test_plain_with_progress(serve: Serve, good: bytes, tmp_path: Path) -> None:
     site = serve(good, ["whole"])
     heard: list[tuple[int, int | None]] = []
-    report = fetch("mhealth", tmp_path, url=site.url, patience=QUICK, progress=lambda *now: heard.append(now))
+    report = fetch("mhealth", tmp_path, url=site.url, progress=lambda *now: heard.append(now))
     assert heard[-1] == (len(good), len(good))
     assert len(report["verification"]["warnings"]) == 10
     assert report["verification"]["origin"] == "SYNTHETIC"  # the watermark outlives the missing marker
     assert load_dataset("mhealth", tmp_path).origin == "SYNTHETIC"
-    fetch("mhealth", tmp_path, url=site.url, patience=QUICK)
+    fetch("mhealth", tmp_path, url=site.url)
     assert len(site.ranges) == 1  # what is there is not fetched again
 
 

@@ -184,16 +184,17 @@ def test_a_sum_with_a_rail_that_was_stuck_for_a_while_is_none(board):
 def test_a_board_that_is_slowed_down_in_the_middle_of_a_measurement_was_throttled(tmp_path, monkeypatch):
     """Neither at its beginning nor at its end."""
     monkeypatch.setattr("relief_ray.devices.meter._HEAT_PERIOD_S", 0.01)
+    monkeypatch.setattr("relief_ray.devices.meter.PERIOD_S", 0.01)
     root, until_s = orin_nx(tmp_path), time.monotonic() + 30.0
     alert = root / "sys/class/thermal/cooling_device1"
-    with PowerMeter(root, 0.01) as meter:
+    with PowerMeter(root) as meter:
         write(alert, {"cur_state": 1})
         seen = len(meter.heats)
         while len(meter.heats) < seen + 2 and time.monotonic() < until_s:
             time.sleep(0.01)
         write(alert, {"cur_state": 0})
     assert (meter.heats[0].slowed, meter.heats[-1].slowed) == ((), ()) and meter.was_throttled is True
-    with PowerMeter(root, 0.01) as meter:
+    with PowerMeter(root) as meter:
         pass
     assert meter.was_throttled is False
 
@@ -213,8 +214,9 @@ def test_energy_is_the_trapezoid_over_what_is_there():
     assert energy_of("x", "", [], [], 1.0).energy_j is None
 
 
-def test_samples_are_taken_in_the_background_from_the_first_moment_to_the_last(tmp_path):
-    with PowerMeter(orin_nx(tmp_path), 0.01) as meter:
+def test_samples_are_taken_in_the_background_from_the_first_moment_to_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("relief_ray.devices.meter.PERIOD_S", 0.01)
+    with PowerMeter(orin_nx(tmp_path)) as meter:
         time.sleep(0.1)
     assert len(meter.samples) >= 3 and meter.samples[-1].at_s - meter.samples[0].at_s >= 0.1
     assert meter.total().dropped == pytest.approx(max(0.0, 1 - len(meter.samples) / round(meter.span_s / 0.01)))

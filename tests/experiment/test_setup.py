@@ -36,7 +36,7 @@ def test_everything_speaks_of_the_same_clients(relief):
 def test_the_backbone_fits_the_data(relief):
     shape = input_shape(relief.data.spec)
     assert shape.modalities == relief.fleet.modalities == ("acc", "gyro", "mag")
-    assert shape.num_classes == len(relief.data.classes)
+    assert shape.num_classes == len(relief.data.spec.classes)
     backbone = relief.job.build()
     assert backbone.layout.ids == relief.layout.ids
     assert all(torch.equal(theta, relief.start[j]) for j, theta in backbone.params().items())
