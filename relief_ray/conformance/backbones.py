@@ -25,12 +25,12 @@ from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
 from relief_ray.experiment.experiment import run_cell
+from relief_ray.experiment.setup import input_shape
 from relief_ray.kernels.library import why_missing
-from relief_ray.models.backbone import Backbone, InputShape, run_stages
+from relief_ray.models.backbone import Backbone, InputShape, noise_inputs, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import PlainBackbone
-from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
 from relief_ray.training.config import TrainerConfig
@@ -110,13 +110,12 @@ class _Bench:
         return self.config.backbone.build(self.shape, seed)
 
     def inputs(self, backbone: Backbone, num: int, seed: int = 0) -> dict[str, Tensor]:
-        return {m: backbone.prepare(m, x) for m, x in noise_windows(self.shape, num, seed).items()}
+        return noise_inputs(backbone, self.shape, num, seed)
 
 
 def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
     """Judge the rules on ``config``'s backbone, for the sensors, windows and classes of its data."""
-    spec = config.data.spec()
-    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
+    shape = input_shape(config.data.spec())
     with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         yield from judge(_CHECKS, _Bench(config=config, shape=shape, root=Path(folder), outcomes={}))
 

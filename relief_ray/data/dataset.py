@@ -94,6 +94,10 @@ class Entry:
     signal_sha256: str
     """The sha256 of the file at ``signal_path``."""
 
+    def bouts_of(self, position: int) -> Ints:
+        """First row and one past the last of a person's bouts: (n, 2)."""
+        return self.bouts[self.bouts[:, 0] == position, 1:]
+
     def signal(self) -> Floats:
         """The memory-mapped signal, read-only."""
         return open_signal(self.signal_path)
@@ -344,7 +348,7 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path) -> None:
     full = read_entry(_parsed(full_spec, source, digest))
     recordings = []
     for position, subject in enumerate(spec.subjects):
-        bouts = full.bouts[full.bouts[:, 0] == position, 1:]
+        bouts = full.bouts_of(position)
         rows = slice(bouts.min(), bouts.max())
         chosen = full.signal()[rows, unit_columns(spec.units)]
         codes = np.array(spec.labels, np.int16)[full.labels[rows]]

@@ -146,8 +146,7 @@ def strips(dataset: Dataset, config: DataConfig, parts: int = 400) -> dict[str, 
     """Lowest and highest value of each person's sensors in so many parts of the recording: (2, parts) by name."""
     signal, spec, strips = dataset.signal(), dataset.spec, {}
     for position in chosen_positions(config):
-        bouts = dataset.bouts[dataset.bouts[:, 0] == position, 1:]
-        values = np.concatenate([signal[first:stop] for first, stop in bouts])
+        values = np.concatenate([signal[first:stop] for first, stop in dataset.bouts_of(position)])
         pieces = np.array_split(values, min(parts, len(values)))
         for name, first, stop in spec.columns():
             if name in spec.sensors_of(spec.subjects[position]):
@@ -194,7 +193,7 @@ def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> lis
     seconds = activity_s(dataset)
     for position in chosen_positions(config):
         subject, own = dataset.spec.subjects[position], windows.subjects == position
-        rows = np.diff(dataset.bouts[dataset.bouts[:, 0] == position, 1:])
+        rows = np.diff(dataset.bouts_of(position))
         people.append(
             {
                 "subject": subject,

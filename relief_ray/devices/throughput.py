@@ -70,18 +70,15 @@ class Stagewise(FrozenConfig):
     micro_batch: int | None = Field(default=None, ge=1)
     stages: dict[str, StagePaces] = Field(min_length=1)
 
-    def knows(self, load: Workload) -> bool:
-        """Whether every stage that ``load`` runs has been timed."""
-        return bool(load.runs) and all(self._known(run) for run in load.runs)
-
-    def seconds(self, load: Workload) -> tuple[float, float, float]:
-        """Forward, backward and optimizer seconds of ``load``; ``knows(load)`` must hold."""
+    def seconds(self, load: Workload) -> tuple[float, float, float] | None:
+        """Forward, backward and optimizer seconds of ``load``; None where a stage of it has not been timed."""
         forward_s, backward_s, optimizer_s = self.overheads.round_s, 0.0, 0.0
         parts = self.parts(load)
         for run in load.runs:
-            paces, (num_calls, num_windows) = self.stages[run.stage], self.repeats(load, run, parts)
+            paces, (num_calls, num_windows) = self._paces(run), self.repeats(load, run, parts)
             forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
-            assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
+            if forward is None or (run.mode is not None and backward is None):
+                return None
             forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)
             if backward is not None:
                 backward_s += backward.seconds(num_calls, num_windows * run.backward_flops)
@@ -98,7 +95,7 @@ class Stagewise(FrozenConfig):
     def parts(self, load: Workload) -> int:
         """Micro-batches of a step; where a round's steps differ in size, those of the mean one."""
         num_steps, num_trained = load.repeats["always"]
-        kept = sum(self.stages[r.stage].step_bytes for r in load.runs if r.live and r.times == "always")
+        kept = sum(self._paces(r).step_bytes for r in load.runs if r.live and r.times == "always")
         most = self.micro_batch or most_windows(kept)
         return ceil(num_trained / num_steps / most) if most and num_steps else 1
 
@@ -114,8 +111,5 @@ class Stagewise(FrozenConfig):
             return max(num_calls, -(-num_windows // self.chunk)), num_windows
         return num_calls * parts, num_windows * (parts if run.times == "step" else 1)
 
-    def _known(self, run: StageRun) -> bool:
-        paces = self.stages.get(run.stage)
-        if paces is None or paces.forward_of(run) is None:
-            return False
-        return run.mode is None or paces.backward_of(run.mode) is not None
+    def _paces(self, run: StageRun) -> StagePaces:
+        return self.stages.get(run.stage, StagePaces())

@@ -195,8 +195,8 @@ class Throughput(FrozenConfig):
     def compute_s(self, load: Workload) -> tuple[float, float, float]:
         """Forward, backward and optimizer seconds of ``load``; extra FLOPs run at the optimizer's speed."""
         extra_s = load.extra_flops / self.optimizer_flops_per_s
-        if self.stagewise is not None and self.stagewise.knows(load):
-            forward_s, backward_s, optimizer_s = self.stagewise.seconds(load)
+        if self.stagewise is not None and load.runs and (timed := self.stagewise.seconds(load)):
+            forward_s, backward_s, optimizer_s = timed
             return forward_s, backward_s, optimizer_s + extra_s
         return (
             load.forward_flops / self.forward_flops_per_s,

@@ -23,6 +23,7 @@ from relief_ray.models.modes import Statistics, in_test_mode
 from relief_ray.models.stage import GroupParameters as GroupParameters
 from relief_ray.models.stage import InputShape as InputShape
 from relief_ray.models.stage import Stage as Stage
+from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError, shown
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.process import memory_bytes
@@ -161,6 +162,11 @@ def run_stages(
     return values
 
 
+def noise_inputs(backbone: Backbone, shape: InputShape, num: int, seed: int = 0) -> dict[str, Tensor]:
+    """``noise_windows`` of ``shape`` as the backbone prepares them."""
+    return {m: backbone.prepare(m, x) for m, x in noise_windows(shape, num, seed).items()}
+
+
 def zero_input(backbone: Backbone, modality: str) -> Tensor:
     """The prepared input (1, ...) of one standardised zero window."""
     channels = dict(backbone.shape.channels)[modality]
@@ -296,12 +302,17 @@ def require_memory(config: BackboneConfig, num_values: int) -> None:
         )
 
 
-class _SameUniform(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Rounds float32 numbers of ``uniform_`` on a CPU once, as processors do that fuse multiply and add."""
+class PlainMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation of torch without its compiler, whose import takes over a second."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # saying so would import torch's compiler
+        """Tell torch that its compiler need not be told to skip this mode: nothing here is compiled."""
+        return False
+
+
+class _SameUniform(PlainMode):  # type: ignore[no-untyped-call]
+    """Rounds float32 numbers of ``uniform_`` on a CPU once, as processors do that fuse multiply and add."""
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.core.stages import RAW, CostTable, StageFlops
-from relief_ray.models.backbone import Backbone, Stage
+from relief_ray.models.backbone import Backbone, PlainMode, Stage
 from relief_ray.models.checks import check_windows, run_checked
 from relief_ray.models.stage import noise_windows
 
@@ -97,7 +96,7 @@ def _backward(module: nn.Module, inputs: list[Tensor], trained: tuple[Tensor, ..
     return _count(lambda: torch.autograd.grad(total, wanted, allow_unused=True))
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(PlainMode):
     """Adds up torch's own formulas, operation by operation.
 
     ``FlopCounterMode`` does the same, but its first operation imports torch's compiler, which takes over a second.
@@ -107,11 +106,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self._formulas = FlopCounterMode(display=False).flop_registry
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Tell torch that its compiler need not be told to skip this mode: nothing here is compiled."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -44,6 +44,19 @@ def _is_switched(layer: nn.Module) -> bool:
     return layer.training and (is_drawing or _has_statistics(layer))
 
 
+@contextmanager
+def tested(module: nn.Module) -> Iterator[None]:
+    """Run the module as in a test, without gradients."""
+    training = [m for m in module.modules() if m.training]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for m in training:
+            m.training = True
+
+
 def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]) -> tuple[nn.Module, ...]:
     """The layers of any ``module`` that is another function in training than in a test, found by running both.
 
@@ -64,9 +77,8 @@ def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]
         changed = {n for n, b in module.named_buffers() if not torch.equal(b, buffers[n])}
         for name, b in module.named_buffers():
             b.copy_(buffers[name])
-        tested = module.eval()(*inputs)
-    for m in training:
-        m.training = True
+        with tested(module):
+            in_test = module(*inputs)
     owners = dict(module.named_modules())
     if foreign := sorted(n for n in changed if not _has_statistics(owners[n.rpartition(".")[0]])):
         raise UserError(
@@ -74,7 +86,7 @@ def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]
             "parameters, or take nn.BatchNorm1d, whose statistics stay on each client"
         )
     # But for rounding: in a test some of torch's layers take another path to the same values.
-    is_same = isinstance(trained, Tensor) and torch.allclose(trained, tested, rtol=1e-3, atol=1e-4, equal_nan=True)
+    is_same = isinstance(trained, Tensor) and torch.allclose(trained, in_test, rtol=1e-3, atol=1e-4, equal_nan=True)
     return () if is_same and not is_drawing and not changed else tuple(training)
 
 

@@ -23,7 +23,7 @@ from relief_ray.core.stages import RAW, Engine, StageSpec
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock, FusionSum
-from relief_ray.models.modes import in_test_mode, switched_in_training
+from relief_ray.models.modes import in_test_mode, switched_in_training, tested
 from relief_ray.models.stage import Computed, in_order, noise_windows
 from relief_ray.support.errors import UserError, shown
 
@@ -123,7 +123,7 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
     hooks = [layer.register_forward_hook(lambda *_, n=n: ran.append(n)) for n, layer in layers]
     takes = "a dict of windows" if by_sensor else f"windows (B, {shape.num_channels}, T)"
     try:
-        with draft.naming(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), _tested(module):
+        with draft.naming(f"{name}.forward on {takes}, as by_sensor is {by_sensor},", raw), tested(module):
             logits = body(*windows)
     finally:
         for hook in hooks:
@@ -134,7 +134,7 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
     head, holder = module.get_submodule(last), module.get_submodule(last.rpartition(".")[0])
     setattr(holder, last.rpartition(".")[2], nn.Identity())
     try:
-        with _tested(module), _tested(head):
+        with tested(module), tested(head):
             is_last = torch.equal(head(body(*windows)), logits)
     except Exception:  # without its head it is no function of windows
         is_last = False
@@ -148,19 +148,6 @@ def _whole(module: nn.Module, draft: _Draft, head_at: str, by_sensor: bool) -> B
         draft.add_group("body", "encoder", None, 1, rest)
         draft.add_group("head", "head", None, 1, _trained(head))
     return _finished(nn.ModuleList([module, head]), draft, f"{name}.forward")
-
-
-@contextmanager
-def _tested(module: nn.Module) -> Iterator[None]:
-    """Run the module as in a test, without gradients."""
-    training = [m for m in module.modules() if m.training]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for m in training:
-            m.training = True
 
 
 def _parts(module: nn.Module, shape: InputShape, encoders: str, fusion: str, head: str) -> dict[str, nn.Module]:
@@ -381,7 +368,7 @@ def _check_forward(module: nn.Module, backbone: Backbone) -> None:
     windows = noise_windows(backbone.shape, 2, seed=1)
     expected = backbone.forward(windows)
     try:
-        with _tested(module):
+        with tested(module):
             logits = module(windows)
     except Exception as error:
         raise UserError(

@@ -11,11 +11,10 @@ from pydantic import Field, TypeAdapter
 
 from relief_ray.core.groups import all_finite
 from relief_ray.core.stages import Engine
-from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
+from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape, noise_inputs
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import PlainBackbone
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.models.stage import noise_windows
 from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, path_of, what_to_type
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
@@ -99,7 +98,7 @@ def _fault_of(backbone: object, shape: InputShape) -> str:
     if wrong is not None:
         return f"group {wrong!r} has NaN or infinity, expected finite initial values"
     with torch.no_grad():
-        logits = backbone.forward({m: backbone.prepare(m, x) for m, x in noise_windows(shape, 2).items()})
+        logits = backbone.forward(noise_inputs(backbone, shape, 2))
     if logits.shape != (2, shape.num_classes):
         return f"the logits of two windows have the shape {tuple(logits.shape)}, expected (2, {shape.num_classes})"
     return "" if all_finite(logits) else "the logits of noise have NaN or infinity, expected finite ones"

@@ -31,7 +31,7 @@ from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload, footprint, num_steps, shares
 from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
-from relief_ray.models.backbone import Backbone
+from relief_ray.models.backbone import Backbone, noise_inputs
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.identity import commit, machine_facts, source_digest
 from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
@@ -395,11 +395,9 @@ def open_bench(setup: Setup) -> Bench:
 
 def noise(backbone: Backbone, present: Sequence[str], num_windows: int, device: torch.device = CPU) -> ClientInputs:
     """Seeded noise in the data's shape, on the device that trains: speed does not depend on what was recorded."""
-    shape, make = backbone.shape, torch.Generator().manual_seed(0)
-    raw = {m: torch.randn(num_windows, c, shape.window, generator=make) for m, c in shape.channels}
-    labels = torch.randint(shape.num_classes, (num_windows,), generator=make)
-    inputs = {m: backbone.prepare(m, raw[m]).to(device) for m in present}
-    return ClientInputs(inputs=inputs, labels=labels.to(device))
+    inputs = noise_inputs(backbone, backbone.shape, num_windows)
+    labels = torch.arange(num_windows, device=device) % backbone.shape.num_classes
+    return ClientInputs(inputs={m: inputs[m].to(device) for m in present}, labels=labels)
 
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:

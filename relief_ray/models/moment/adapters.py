@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
 PREFIX = "base_model.model."
+FUSION, FUSION_A = Path("fusion", ADAPTER), f"{PREFIX}fusion.lora_A.weight"
 # Fields of PEFT's configuration that do not change a trained adapter's function; all others must be as we write them.
 _NEUTRAL = frozenset(
     {
@@ -57,7 +58,8 @@ def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> di
     """
     # NaN: a value that no file has must not pass for one.
     params = {g.id: torch.full((g.numel,), torch.nan) for g in layout}
-    for place, views in _files(layout, params).items():
+    files = _files(layout, params)
+    for place, views in files.items():
         if place.name == ADAPTER:
             _check_config(config, folder / place.parent / CONFIG)
         tensors = _read(folder / place)
@@ -73,11 +75,12 @@ def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> di
                 f"the {len(views)} of these modalities and this method alone; load with the configuration that they "
                 "were trained with"
             )
-        if place.parts[0] == "fusion":
-            _split_fusion(layout, tensors, params)
-        else:
-            for k, view in views.items():
-                view.copy_(tensors[k])
+        for k, view in views.items():
+            view.copy_(tensors[k])
+    blocks = [x for g in layout if g.role == "fusion_a" for x in layout.unflatten(g.id, params[g.id]).values()]
+    columns = torch.split(files[FUSION][FUSION_A], [block.shape[1] for block in blocks], dim=1)
+    for block, part in zip(blocks, columns, strict=True):
+        block.copy_(part)
     return params
 
 
@@ -95,23 +98,11 @@ def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]
                 place = Path(f"encoder.{group.modality}", ADAPTER)
                 files.setdefault(place, {})[f"{PREFIX}encoder.block.{group.layer - 1}.{name}.weight"] = tensor
             elif group.role == "fusion_b":
-                files.setdefault(Path("fusion", ADAPTER), {})[f"{PREFIX}fusion.{name}.weight"] = tensor
+                files.setdefault(FUSION, {})[f"{PREFIX}fusion.{name}.weight"] = tensor
             elif group.role != "fusion_a":
                 files.setdefault(Path(HEAD), {})[f"{group.id}.{name}"] = tensor
-    files[Path("fusion", ADAPTER)][f"{PREFIX}fusion.lora_A.weight"] = layout.matrix("fusion_a", params)
+    files[FUSION][FUSION_A] = layout.matrix("fusion_a", params)
     return files
-
-
-def _split_fusion(layout: GroupLayout, tensors: Mapping[str, Tensor], params: Params) -> None:
-    """Split the fusion adapter into the modalities' column blocks."""
-    start, fusion_RF = 0, tensors[f"{PREFIX}fusion.lora_A.weight"]
-    for group in layout:
-        for name, view in layout.unflatten(group.id, params[group.id]).items():
-            if group.role == "fusion_a":
-                view.copy_(fusion_RF[:, start : start + view.shape[1]])
-                start += view.shape[1]
-            elif group.role == "fusion_b":
-                view.copy_(tensors[f"{PREFIX}fusion.{name}.weight"])
 
 
 def _peft_config(config: MomentConfig, folder: Path) -> LoraConfig:
