@@ -190,10 +190,9 @@ def _reached(check: Check[B], subject: B) -> dict[str, Verdict]:
 
 def _broken_by(error: Exception, rules: tuple[str, ...]) -> Verdict:
     """The verdict that an error stands for; it names the user's line, also of an error that was raised in a client."""
-    rule = getattr(error, "rule", "")
-    if not rule and isinstance(error, ClientFailed) and isinstance(error.__cause__, Exception):
+    if isinstance(error, ClientFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__
-        rule = getattr(error, "rule", "")
+    rule = getattr(error, "rule", "")
     rule = rule if rule in rules else rules[0]
     if isinstance(error, Broken):
         return Verdict(rule=rule, status="broken", found=error.text, has_remedy=error.has_remedy)

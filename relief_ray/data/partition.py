@@ -235,6 +235,9 @@ def split_bouts(
 ) -> Iterator[BoutWindows]:
     """The bouts (subject position, start, stop) of the subjects at `positions`, with their windows by part."""
     step = window if config.spec().cut else 1
+    fractions = {"validation": config.validation_fraction}
+    if config.split == "within_subject":
+        fractions = {"test": config.test_fraction, **fractions}
     rng = np.random.default_rng(config.seed)
     tested = held_out(config, positions)
     for subject, start, stop in bouts[np.isin(bouts[:, 0], positions)].tolist():
@@ -245,25 +248,17 @@ def split_bouts(
         elif subject in tested:
             yield BoutWindows(subject=subject, test=window_starts(start, stop, window, stride))
         else:
-            test_fraction = config.test_fraction if config.split == "within_subject" else None
-            yield _chronological(subject, (start, stop), config, test_fraction, (window, stride), step)
+            yield _chronological(subject, (start, stop), fractions, (window, stride), step)
 
 
 def _chronological(
-    subject: int,
-    bout: tuple[int, int],
-    config: DataConfig,
-    test_fraction: float | None,
-    size: tuple[int, int],
-    step: int,
+    subject: int, bout: tuple[int, int], fractions: Mapping[str, float], size: tuple[int, int], step: int
 ) -> BoutWindows:
-    """Training first, then validation, then (within subjects) test; a short bout keeps what comes first."""
+    """Training first, then the parts of these ``fractions``, the first one last; a short bout keeps the former."""
     start, stop = bout
     tails: dict[str, Starts] = {}
     texts = []
-    for part, fraction in (("test", test_fraction), ("validation", config.validation_fraction)):
-        if fraction is None:
-            continue
+    for part, fraction in fractions.items():
         if cut := cut_tail(start, stop, fraction, size[0], step):
             tails[part] = window_starts(cut[1], stop, *size)
             stop = cut[0]
@@ -280,11 +275,6 @@ def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Gen
     parts = np.split(order, [num_test, num_test + num_validation])
     test, validation, train = (np.sort(starts[part]) for part in parts)
     return BoutWindows(subject=subject, train=train, validation=validation, test=test, note="leaky")
-
-
-def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
-    """Number of bouts by note."""
-    return dict(sorted(Counter(part.note for part in parts if part.note).items()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -376,7 +366,7 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
         validation=validation,
         test=np.concatenate(tested),
-        notes=notes(bouts),
+        notes=dict(sorted(Counter(bout.note for bout in bouts if bout.note).items())),
         left_out={str(subject): number for subject, number in left_out.items() if number},
     )
     longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)

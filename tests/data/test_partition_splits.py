@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, notes, split_bouts
+from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, split_bouts
 from relief_ray.support.errors import UserError
 
 lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
@@ -97,7 +97,7 @@ def test_random_split_leaks_and_says_so() -> None:
     assert (distance < 128).mean() > 0.9
     everything = np.sort(np.concatenate([part.train, part.validation, part.test]))
     np.testing.assert_array_equal(everything, np.arange(0, 7500 - 127, 25))
-    assert notes([part]) == {"leaky": 1}
+    assert part.note == "leaky"
     (again,) = split([7500], config, 128, 25)
     np.testing.assert_array_equal(again.test, part.test)
 
