@@ -190,7 +190,7 @@ def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float
     chosen = " ".join(f"{s.path.removeprefix('strategy.')}={value_text(s.value)}" for s in paths if s not in common)
     heading, facts = f"{target}{f' with {chosen}' if chosen else ''} against {other}", {"target": target}
     judged = Conformance(name=target, heading=heading, rules=_EQUALS_RULES, verdicts=(), about=facts)
-    return judged, judge(_EQUALS_CHECKS, _Pair(config=config, other=reference, within=within))
+    return judged, judge(_EQUALS_CHECKS, (config, reference, within))
 
 
 def _refuse_file(target: str) -> None:
@@ -245,21 +245,16 @@ _EQUALS_RULES: Mapping[str, Rule] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pair:
-    """Two methods that shall be equal, and the largest allowed difference of two values; 0 means the same bits."""
-
-    config: ExperimentConfig
-    other: ExperimentConfig
-    within: float
+# Two methods that shall be equal, and the largest allowed difference of two values; 0 means the same bits.
+_Pair = tuple[ExperimentConfig, ExperimentConfig, float]
 
 
 def _equals(pair: _Pair) -> None:
     """Run both and compare their server models after every round."""
-    kept = threads(pair.config.runtime.num_threads)
-    with kept, tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate((pair.config, pair.other)))
-    text, hint = _difference(models, expected, pair.other.label(), pair.within)
+    *configs, within = pair
+    with threads(configs[0].runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate(configs))
+    text, hint = _difference(models, expected, configs[1].label(), within)
     if text:
         raise Broken("equals", text + hint, has_remedy=bool(hint))
 

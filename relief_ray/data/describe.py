@@ -52,6 +52,8 @@ _MANY_MIXED, _LEAP = 0.25, 10.0
 _DEVIATIONS, _OTHER_UNIT, _OTHER_PACE, _OTHER_LENGTH = 6.0, 3.0, 1.6, 1.5
 # Sentences of a kind; the tables of `data describe` have all.
 _SHOWN = 8
+# Parts of a recording in its picture.
+_PARTS = 400
 
 
 def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> tuple[str, ...]:
@@ -142,12 +144,12 @@ def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: NDArray[np.float
         )
 
 
-def strips(dataset: Dataset, config: DataConfig, parts: int = 400) -> dict[str, Floats]:
-    """Lowest and highest value of each person's sensors in so many parts of the recording: (2, parts) by name."""
+def strips(dataset: Dataset, config: DataConfig) -> dict[str, Floats]:
+    """Lowest and highest value of each person's sensors in parts of the recording: (2, parts) by name."""
     signal, spec, strips = dataset.signal(), dataset.spec, {}
     for position in chosen_positions(config):
         values = np.concatenate([signal[first:stop] for first, stop in dataset.bouts_of(position)])
-        pieces = np.array_split(values, min(parts, len(values)))
+        pieces = np.array_split(values, min(_PARTS, len(values)))
         for name, first, stop in spec.columns():
             if name in spec.sensors_of(spec.subjects[position]):
                 ends = [(piece[:, first:stop].min(), piece[:, first:stop].max()) for piece in pieces]
