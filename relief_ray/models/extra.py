@@ -217,10 +217,8 @@ def _routed_stage(backbone: Backbone, experts: Experts, stage: Stage, group: Gro
     lora_layers = list(_lora_layers(stage.module))
     if {id(p) for _, a, b, _ in lora_layers for p in (a, b)} != set(factors):
         raise ValueError(f"{experts.id!r}: group {group!r} is more than the factors of PEFT's LoRA layers")
-    rows = {
-        name: _router_rows(a.shape[1], experts.most, seed, f"{experts.id}.{group}.{name}")
-        for name, a, _, _ in lora_layers
-    }
+    place = f"{experts.id}.{group}"
+    rows = {name: _router_rows(a.shape[1], experts.most, seed, f"{place}.{name}") for name, a, *_ in lora_layers}
     layers = {
         name: (list(zip(factors[id(a)], factors[id(b)], strict=True)), rows[name], scaling)
         for name, a, b, scaling in lora_layers

@@ -36,6 +36,7 @@ NUM_COLUMNS = 54
 _HEART_RATE = 2
 NUM_TAPS = 63
 _CUTOFF = 0.43
+_FACTOR = 2
 _IMUS = (3, 20, 37)
 # The heart rate has about nine readings a second; one is held for so long before it counts as missing.
 _HELD_S = 1.0
@@ -78,25 +79,25 @@ SPEC = DatasetSpec(
 )
 
 
-def lowpass(factor: int) -> NDArray[np.float64]:
-    """The filter's taps (NUM_TAPS,), unit gain at 0 Hz, for decimation by `factor`."""
+def lowpass() -> NDArray[np.float64]:
+    """The filter's taps (NUM_TAPS,), unit gain at 0 Hz."""
     position = np.arange(NUM_TAPS) - NUM_TAPS // 2
-    cutoff = _CUTOFF / factor
+    cutoff = _CUTOFF / _FACTOR
     taps = 2 * cutoff * np.sinc(2 * cutoff * position) * np.hamming(NUM_TAPS)
     normalised: NDArray[np.float64] = taps / taps.sum()
     return normalised
 
 
-def decimate(signal: Floats, factor: int) -> Floats:
-    """Filter (rows, channels) and keep every `factor`-th row; the ends are continued with their own values.
+def decimate(signal: Floats) -> Floats:
+    """Filter (rows, channels) and keep every other row; the ends are continued with their own values.
 
     To keep activities apart, call it on one bout at a time: nothing outside `signal` is looked at.
     """
     half = NUM_TAPS // 2
     padded = np.pad(signal.astype(np.float64), ((half, half), (0, 0)), mode="edge")
-    kept = np.arange(0, len(signal), factor)
+    kept = np.arange(0, len(signal), _FACTOR)
     out = np.zeros((len(kept), signal.shape[1]))
-    for tap, weight in enumerate(lowpass(factor)):
+    for tap, weight in enumerate(lowpass()):
         out += weight * padded[kept + tap]
     return out.astype(np.float32)
 
@@ -122,8 +123,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     lost = np.column_stack([np.isnan(table[:, columns]), _overdue(table[:, _HEART_RATE], spec.raw_rate_hz)])
     started = ~np.isnan(filled[:, -1])
     bouts = _bouts(time_s, labels, started, name)
-    factor = spec.raw_rate_hz // spec.rate_hz
-    signal, kept = _halve(filled, bouts, factor)
+    signal, kept = _halve(filled, bouts)
     return Recording(
         subject=subject,
         signal=signal,
@@ -134,7 +134,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
             "labelled_rows_before_first_hr": int((~started & (labels > 0)).sum()),
             "missing_labels": missing_classes(labels[started], spec),
         },
-        filled=np.concatenate([lost[start:stop:factor] for start, stop in bouts]),
+        filled=np.concatenate([lost[start:stop:_FACTOR] for start, stop in bouts]),
     )
 
 
@@ -161,10 +161,10 @@ def _bouts(time_s: Array, labels: Codes, started: Mask, name: str) -> Ints:
     return keep_bouts(bouts_of(labels, breaks, started), (labels > 0) & started)
 
 
-def _halve(filled: Floats, bouts: Ints, factor: int) -> tuple[Floats, Ints]:
+def _halve(filled: Floats, bouts: Ints) -> tuple[Floats, Ints]:
     """Each bout decimated on its own (heart rate: its value at the kept rows), and the bouts' new places."""
     pieces = [
-        np.concatenate([decimate(filled[start:stop, :-1], factor), filled[start:stop:factor, -1:]], axis=1)
+        np.concatenate([decimate(filled[start:stop, :-1]), filled[start:stop:_FACTOR, -1:]], axis=1)
         for start, stop in bouts
     ]
     return np.concatenate(pieces), bouts_between(np.cumsum([0, *map(len, pieces)]).tolist())
