@@ -185,23 +185,22 @@ def _finite(
 ) -> tuple[NDArray[np.float32], dict[Any, tuple[str, ...]]]:
     """The sensors' columns side by side as float32 (T, channels), and the sensors that people lack: all NaN there."""
     chosen = [column for own in columns.values() for column in own]
+    sensor_of = np.repeat([*columns], [len(own) for own in columns.values()])
     with np.errstate(over="ignore"):
         signal = values[:, chosen].astype(np.float32)
     bad = ~np.isfinite(signal)
     lacking: dict[Any, list[str]] = {}
-    stops = np.cumsum([len(own) for own in columns.values()])
-    for person in np.unique(subject[bad.any(1)]) if bad.any() else ():
-        rows = subject == person
-        for (sensor, own), stop in zip(columns.items(), stops, strict=True):
-            if np.isnan(signal[rows, stop - len(own) : stop]).all():
+    for person in np.unique(subject[bad.any(1)]):
+        for sensor in columns:
+            own = np.ix_(subject == person, sensor_of == sensor)
+            if np.isnan(signal[own]).all():
                 lacking.setdefault(person, []).append(sensor)
-                bad[rows, stop - len(own) : stop] = False
+                bad[own] = False
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        sensor = next(name for name, stop in zip(columns, stops, strict=True) if column < stop)
         found = f"{int(bad.sum())} values that are NaN or infinite as float32, the first in row {row}, column "
         fix = "fill the gaps (np.interp), or leave these rows out; a sensor that a person lacks is NaN in all its rows"
-        where = f"{chosen[column]} ({sensor} of {subject[row]})"
+        where = f"{chosen[column]} ({sensor_of[column]} of {subject[row]})"
         raise _wrong("signals", f"{found}{where}", "finite numbers", fix)
     return signal, {person: tuple(names) for person, names in lacking.items()}
 

@@ -203,16 +203,11 @@ def how_to_bring(spec: DatasetSpec) -> str:
 
 def bouts_of(*keys: NDArray[np.generic]) -> Ints:
     """Start and stop of every maximal run in which all `keys` stay constant: (num_runs, 2)."""
-    length = len(keys[0])
-    if length == 0:
-        return np.empty((0, 2), np.int64)
-    change = np.zeros(length - 1, bool)
-    for key in keys:
-        change |= key[1:] != key[:-1]
-    return bouts_between([0, *np.flatnonzero(change) + 1, length])
+    changes = [np.flatnonzero(key[1:] != key[:-1]) + 1 for key in keys]
+    return bouts_between(np.unique(np.concatenate([[0, len(keys[0])], *changes])))
 
 
-def bouts_between(edges: Sequence[int]) -> Ints:
+def bouts_between(edges: Ints) -> Ints:
     """Start and stop of bouts that lie side by side, from the first row to one past the last: (len(edges) - 1, 2)."""
     return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
@@ -228,6 +223,5 @@ def fill_linear(column: Floats) -> Floats:
 
 def fill_forward(column: Floats) -> Floats:
     """Repeat the last reading; rows before the first reading stay NaN (filling them would look ahead)."""
-    known = np.where(np.isnan(column), -1, np.arange(len(column)))
-    last = np.maximum.accumulate(known)
-    return np.where(last >= 0, column[np.maximum(last, 0)], np.float32(np.nan)).astype(np.float32)
+    last = np.maximum.accumulate(np.where(np.isnan(column), 0, np.arange(len(column))))
+    return column[last].astype(np.float32)

@@ -103,7 +103,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         subject=subject,
         signal=signal,
         labels=np.repeat(np.array(spec.labels, np.int16), rows),
-        bouts=bouts_between([rows * i for i in range(len(spec.labels) + 1)]),
+        bouts=bouts_between(rows * np.arange(len(spec.labels) + 1)),
         synthetic=synthetic,
     )
 

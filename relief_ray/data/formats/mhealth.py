@@ -75,16 +75,16 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     )
     table = read.astype(np.float32)
     filled = np.stack([fill_linear(table[:, column]) for column in _COLUMN_ORDER], axis=1)
-    bouts = keep_bouts(bouts_of(labels), labels > 0)
-    rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
+    kept = labels > 0
+    bouts = keep_bouts(bouts_of(labels), kept)
     return Recording(
         subject=subject,
-        signal=filled[rows],
-        labels=labels[rows],
-        bouts=bouts_between(np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])]).tolist()),
+        signal=filled[kept],
+        labels=labels[kept],
+        bouts=bouts_between(np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])])),
         synthetic=synthetic,
         facts={"missing_labels": missing_classes(labels, spec)},
-        filled=np.isnan(table[rows][:, _COLUMN_ORDER]),
+        filled=np.isnan(table[kept][:, _COLUMN_ORDER]),
     )
 
 

@@ -167,7 +167,7 @@ def _halve(filled: Floats, bouts: Ints) -> tuple[Floats, Ints]:
         np.concatenate([decimate(filled[start:stop, :-1]), filled[start:stop:_FACTOR, -1:]], axis=1)
         for start, stop in bouts
     ]
-    return np.concatenate(pieces), bouts_between(np.cumsum([0, *map(len, pieces)]).tolist())
+    return np.concatenate(pieces), bouts_between(np.cumsum([0, *map(len, pieces)]))
 
 
 # Synthetic recordings: activities in order, usual seconds where not 225, activities that a subject lacks.
