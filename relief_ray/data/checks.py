@@ -6,7 +6,7 @@ A user's loader is refused by these checks wherever it is used; `relief-ray conf
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
@@ -247,21 +247,17 @@ def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list
 def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     """Implausible facts about one subject: activity lengths (absent ones aside), filled readings, value ranges."""
     lengths_s = [float((recording.labels == code).sum()) / spec.rate_hz for code in spec.labels]
-    rows = measure(spec, recording)
-    filled = [row for row in rows if row["filled"] > spec.max_nan_share]
-    most = f"; expected at most {spec.max_nan_share:.0%} (max_nan_share)"
-    return [
-        *length_faults(spec, recording.subject, lengths_s),
-        *(Fault(rule="finite", found=filled_text(row) + most, subject=recording.subject) for row in filled),
-        *sensor_faults(spec, rows, range_text),
-    ]
+    sensors = _faults(_sensors(spec, measure(spec, recording)), recording.subject)
+    return length_faults(spec, recording.subject, lengths_s) + sensors
 
 
-def sensor_faults(
-    spec: DatasetSpec, rows: Iterable[SensorFigures], text: Callable[[DatasetSpec, SensorFigures], str]
-) -> list[Fault]:
-    """Texts about sensors, without the empty ones."""
-    return [Fault(rule="channels", found=found, subject=row["subject"]) for row in rows if (found := text(spec, row))]
+def _sensors(spec: DatasetSpec, rows: Sequence[SensorFigures]) -> _Found:
+    for row in rows:
+        if row["filled"] > spec.max_nan_share:
+            yield "finite", f"{filled_text(row)}; expected at most {spec.max_nan_share:.0%} (max_nan_share)"
+    for row in rows:
+        if text := range_text(spec, row):
+            yield "channels", text
 
 
 def filled_text(row: SensorFigures) -> str:

@@ -9,7 +9,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import filled_text, in_words, length_faults, range_text, sensor_faults, structure
+from relief_ray.data.checks import Fault, filled_text, in_words, length_faults, range_text, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
@@ -63,10 +63,10 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
     """
     spec, seconds = dataset.spec, activity_s(dataset)
     recorded = [name for name, all_s in zip(spec.classes, seconds.sum(0), strict=True) if all_s]
-    sensors, texts = sensors_of(dataset, config), (_gap_text, range_text, _code_text, _line_text, _leap_text)
+    sensors = sensors_of(dataset, config)
     kinds = (
         _of_channels(dataset, config),
-        *(in_words(sensor_faults(spec, sensors, text)) for text in texts),
+        *_of_sensors(spec, sensors),
         _of_people(dataset, config),
         _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
@@ -88,24 +88,35 @@ def sensors_of(dataset: Dataset, config: DataConfig) -> list[SensorFigures]:
     return [row for row in dataset.sensors if row["subject"] in config.subject_ids()]
 
 
-def _gap_text(spec: DatasetSpec, row: SensorFigures) -> str:
-    return filled_text(row) if row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s else ""
+def _of_sensor(spec: DatasetSpec, row: SensorFigures) -> tuple[str, ...]:
+    """A sentence of each kind on a person's sensor; empty ones where nothing is odd."""
+    name, has_gaps = row["sensor"], row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s
+    code = (
+        f"{name} is {row['code']:g} {row['code_rows']} times, far from all its other values: if that stands for no "
+        "reading, read it as missing"
+    )
+    line = (
+        f"{name} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in there, "
+        "return where as Recording.filled"
+    )
+    leap = (
+        f"{name} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in 99.9% of its "
+        "steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
+    )
+    return (
+        filled_text(row) if has_gaps else "",
+        range_text(spec, row),
+        code if row["code_rows"] else "",
+        line if row["longest_line_s"] >= spec.window_s else "",
+        leap if row["step"] > _LEAP else "",
+    )
 
 
-def _code_text(spec: DatasetSpec, row: SensorFigures) -> str:
-    odd = f"{row['sensor']} is {row['code']:g} {row['code_rows']} times, far from all its other values: if that stands "
-    return odd + "for no reading, read it as missing" if row["code_rows"] else ""
-
-
-def _line_text(spec: DatasetSpec, row: SensorFigures) -> str:
-    odd = f"{row['sensor']} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in "
-    return odd + "there, return where as Recording.filled" if row["longest_line_s"] >= spec.window_s else ""
-
-
-def _leap_text(spec: DatasetSpec, row: SensorFigures) -> str:
-    odd = f"{row['sensor']} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in 99.9% "
-    fix = "of its steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
-    return odd + fix if row["step"] > _LEAP else ""
+def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator[list[str]]:
+    """The sentences of each kind, each once, after the people that it holds for."""
+    for texts in zip(*(_of_sensor(spec, row) for row in sensors), strict=True):
+        odd = [(row["subject"], text) for row, text in zip(sensors, texts, strict=True) if text]
+        yield in_words(Fault(rule="channels", found=text, subject=subject) for subject, text in odd)
 
 
 def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:

@@ -201,7 +201,7 @@ def _sensor_roles(num_clients: int, counts: TypeCounts, rotation: int = 0) -> tu
     """Each client's type by its sensors, in subject order; a step of ``rotation`` moves it by one subject's clients."""
     row = [t for t, c in zip(TYPES, type_counts_for(num_clients, counts), strict=True) for _ in range(c)]
     shift = rotation * max(1, num_clients // sum(counts)) % num_clients
-    return tuple(row[-shift:] + row[:-shift]) if shift else tuple(row)
+    return tuple(row[-shift:] + row[:-shift])
 
 
 def _device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, ...]:

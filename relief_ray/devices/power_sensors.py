@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from relief_ray.support.process import number_in, text_in
@@ -167,9 +168,7 @@ class Rail:
             except (OSError, ValueError) as error:
                 reason = (error.strerror if isinstance(error, OSError) else None) or "not a whole number"
                 return Reading(watts=None, why=f"{file.name}: {reason}")
-        watts = self.unit_w
-        for number in numbers:
-            watts *= number
+        watts = prod(numbers, start=self.unit_w)
         if watts < 0:
             return Reading(watts=None, raw=tuple(numbers), why=f"negative: {watts:.3g} W")
         return Reading(watts=watts, raw=tuple(numbers))

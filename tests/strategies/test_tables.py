@@ -16,7 +16,7 @@ from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.core.streams import Streams
 from relief_ray.devices.accounting import CostAccountant, CostPlanner
-from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
+from relief_ray.devices.calibration import NOMINAL_WINDOWS
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import model_of, run_clocks
@@ -89,7 +89,7 @@ def world(strategy, backbone, costs=METHOD):
             "costs": {**costs, "planning_time": CLOCK},
         }
     )
-    fleet, types = build_fleet(config.fleet, [m for m, _ in PAMAP2.channels], PAMAP2_TYPE_COUNTS)
+    fleet, types = build_fleet(config.fleet, [m for m, _ in PAMAP2.channels], (3, 3, 2))
     fleet = with_windows(fleet, [NOMINAL_WINDOWS] * len(fleet))
     model = model_of(config, config.data.spec(), fleet, types, "naive", run_clocks(config))
     reference = model.fedavg.fedavg_reference(fleet, epochs=5, engine="naive")
