@@ -90,17 +90,13 @@ class DeviceType(FrozenConfig):
 
 def _preset(power_c_w: float) -> Mapping[str, DeviceType]:
     figures = (("A", 275.0, 60.0), ("B", 21.0, 30.0), ("C", 5.0, power_c_w))
-    return MappingProxyType(
-        {
-            name: DeviceType(
-                name=name, peak_tops=tops, active_power_w=power, ray_resources={f"type_{name.lower()}": 1.0}
-            )
-            for name, tops, power in figures
-        }
-    )
+    return {
+        name: DeviceType(name=name, peak_tops=tops, active_power_w=power, ray_resources={f"type_{name.lower()}": 1.0})
+        for name, tops, power in figures
+    }
 
 
-PRESETS: Mapping[str, Mapping[str, DeviceType]] = MappingProxyType({"paper": _preset(5.0), "testbed": _preset(15.0)})
+PRESETS: Mapping[str, Mapping[str, DeviceType]] = {"paper": _preset(5.0), "testbed": _preset(15.0)}
 _PRESET_GAP = 55.0
 _GAP_EXPONENT_B = -0.64
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError
@@ -360,7 +359,7 @@ _BUILT_IN: tuple[type[TimeModel], ...] = (
     Measured,
 )
 
-CLOCKS: Mapping[str, type[TimeModel]] = MappingProxyType({kind.name: kind for kind in _BUILT_IN})
+CLOCKS: Mapping[str, type[TimeModel]] = {kind.name: kind for kind in _BUILT_IN}
 
 
 def _find_clock(name: str) -> type[TimeModel] | TimeModel:

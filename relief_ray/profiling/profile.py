@@ -198,11 +198,12 @@ def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
     return Pace(call_s=call_s, flops_per_s=flops / max(window_s, 1e-12))
 
 
-def _by_steps(rounds: Sequence[TimedRound], seconds: Callable[[TimedRound], float]) -> dict[int, list[float]]:
+def _per_step(rounds: Sequence[TimedRound], seconds: Callable[[TimedRound], float]) -> tuple[float, float]:
+    """Seconds of a step and of a round, of those that ``seconds`` tells of each round."""
     points: dict[int, list[float]] = {}
     for timed in rounds:
         points.setdefault(timed.load.num_steps, []).append(seconds(timed))
-    return points
+    return line(points)
 
 
 def fit_optimizer(rounds: Sequence[TimedRound]) -> tuple[float, float, float]:
@@ -440,9 +441,9 @@ def device_row(
             else None,
             step_bytes=stage.step_bytes,
         )
-    forward_step_s, forward_round_s = line(_by_steps(least, lambda r: r.left_s(True)))
-    backward_step_s, backward_round_s = line(_by_steps(least, lambda r: r.left_s(False)))
-    outside_step_s, outside_round_s = line(_by_steps(least, lambda r: r.wall_s - r.times.compute_s))
+    forward_step_s, forward_round_s = _per_step(least, lambda r: r.left_s(True))
+    backward_step_s, backward_round_s = _per_step(least, lambda r: r.left_s(False))
+    outside_step_s, outside_round_s = _per_step(least, lambda r: r.wall_s - r.times.compute_s)
     overheads = Overheads(
         forward_step_s=forward_step_s + outside_step_s,
         backward_step_s=backward_step_s,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -187,13 +186,13 @@ def _num_values(config: MomentConfig, shape: InputShape) -> int:
 def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
     frozen = load_frozen(config.size, config.weights, config.weights_seed, config.revision)
     width, modalities = SIZES[config.size].d_model, shape.modalities
-    shared = _Shared(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
-    adapted = [_adapted(shared, seed + 2 + i) for i in range(len(modalities))]
+    bias_1HPP = position_bias(frozen.pipeline, mask_T)
     frozen_blocks, fusion = _fusion(modalities, width, config.rank, config.alpha, seed)
     head = _head(width, shape.num_classes, seed + 1)
     encoders, parts = list[Stage](), list[tuple[Stage, GroupParameters]]()
-    for (modality, channels), pipeline in zip(shape.channels, adapted, strict=True):
-        patches, blocks, feature = _encoder(shared, modality, pipeline, channels)
+    for i, (modality, channels) in enumerate(shape.channels):
+        adapted = _adapted(config, frozen.pipeline, seed + 2 + i)
+        patches, blocks, feature = _encoder(frozen.pipeline, adapted, mask_T, bias_1HPP, modality, channels)
         encoders += [patches, *apart(blocks)[0], feature]
         parts += blocks
     behind, groups = apart([*fusion, *head])
@@ -208,35 +207,15 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shared:
-    """The parts that the encoders of all modalities share.
-
-    Attributes:
-        config: the backbone's configuration.
-        frozen: the frozen encoder.
-        mask_T: ones at the window's samples, zeros at the padding.
-        bias_1HPP: the position bias of all blocks.
-    """
-
-    config: MomentConfig
-    frozen: FrozenEncoder
-    mask_T: Tensor
-    bias_1HPP: Tensor
-
-
-def _adapted(shared: _Shared, seed: int) -> nn.Module:
+def _adapted(config: MomentConfig, pipeline: nn.Module, seed: int) -> nn.Module:
     """A copy of the encoder with new PEFT adapters; every frozen tensor is shared."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    pipeline = shared.frozen.pipeline
     tensors = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
-    config = LoraConfig(
-        r=shared.config.rank, lora_alpha=shared.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
-    )
+    lora = LoraConfig(r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=list(TARGETS))
 
     def build() -> nn.Module:
-        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(tensors)))
+        adapted: nn.Module = inject_adapter_in_model(lora, copy.deepcopy(pipeline, dict(tensors)))
         return adapted
 
     return seeded(build, seed).eval()
@@ -248,28 +227,29 @@ def _blocks(pipeline: nn.Module) -> list[nn.Module]:
 
 
 def _encoder(
-    shared: _Shared, modality: str, adapted: nn.Module, channels: int
+    plain: nn.Module, adapted: nn.Module, mask_T: Tensor, bias_1HPP: Tensor, modality: str, channels: int
 ) -> tuple[Stage, list[tuple[Stage, GroupParameters]], Stage]:
     """Patches, blocks and feature; the group of a block are its LoRA factors by PEFT's names without the adapter's."""
-    source, width = f"patches.{modality}", SIZES[shared.config.size].d_model
-    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(shared.mask_T) // PATCH) * width
+    norm, source = adapted.get_submodule("encoder.final_layer_norm"), f"patches.{modality}"
+    width = norm.get_parameter("weight").numel()
+    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(mask_T) // PATCH) * width
     spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
-    patches = Stage(spec=spec, module=Patches(adapted, shared.mask_T))
-    pairs = zip(_blocks(adapted), _blocks(shared.frozen.pipeline), strict=True)
-    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), shared.mask_T)
+    patches = Stage(spec=spec, module=Patches(adapted, mask_T))
+    pairs = zip(_blocks(adapted), _blocks(plain), strict=True)
+    feature = Feature(norm, mask_T)
     blocks = []
-    for layer, (block, plain) in enumerate(pairs, 1):
+    for layer, (block, frozen) in enumerate(pairs, 1):
         name = f"encoder.{modality}.{layer}"
         factors = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
         part = trained_stage(
             name,
             (source,),
-            EncoderBlock(block, shared.bias_1HPP),
+            EncoderBlock(block, bias_1HPP),
             "encoder",
             of=tuple((n, p, kind_of(n)) for n, p in factors),
             modality=modality,
             layer=layer,
-            frozen=EncoderBlock(plain, shared.bias_1HPP),
+            frozen=EncoderBlock(frozen, bias_1HPP),
             pool=feature,
             step_bytes=step_bytes,
         )
