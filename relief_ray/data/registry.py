@@ -30,7 +30,9 @@ def get_loader(name: str) -> Loader:
         UserError: the name is unknown, nothing usable is at the import path, or the description contradicts itself.
     """
     if is_path(name):
-        return _load(import_path(name))
+        loader = load_own(import_path(name))
+        refuse(f"data.name = {loader.spec.name!r}, its DatasetSpec", spec_faults(loader.spec))
+        return replace(loader, spec=with_own_types(loader.spec))
     if name not in DATASETS and (hint := what_to_type(name, Loader)):
         raise UserError(f"dataset {shown(name)} is unknown: {hint}")
     if name not in DATASETS:
@@ -67,9 +69,3 @@ def load_own(path: str) -> Loader:
             "(spec=DatasetSpec(..), files=.., parse=..)"
         )
     return replace(loader, spec=replace(loader.spec, name=path))
-
-
-def _load(path: str) -> Loader:
-    loader = load_own(path)
-    refuse(f"data.name = {path!r}, its DatasetSpec", spec_faults(loader.spec))
-    return replace(loader, spec=with_own_types(loader.spec))

@@ -279,7 +279,12 @@ def build_fleet(
             that has no sensor.
     """
     counts = config.counts or type_counts
-    number = _agreed(config.num_clients, num_clients) or sum(counts)
+    if config.num_clients and num_clients and config.num_clients != num_clients:
+        raise UserError(
+            f"fleet.num_clients = {config.num_clients}, but the data are cut for {num_clients} clients; give one "
+            "number only"
+        )
+    number = num_clients or config.num_clients or sum(counts)
     roles = _sensor_roles(number, counts, config.rotation)
     devices = _device_roles(roles, config.coupling, config.coupling_seed)
     owned = owned_modalities(config, modalities, sorted({*roles, *config.owned}))
@@ -324,14 +329,6 @@ def with_windows(fleet: Fleet, counts: Sequence[int]) -> Fleet:
         )
     clients = tuple(replace(c, num_windows=int(n)) for c, n in zip(fleet.clients, counts, strict=True))
     return replace(fleet, clients=clients)
-
-
-def _agreed(configured: int | None, of_data: int | None) -> int | None:
-    if configured is not None and of_data is not None and configured != of_data:
-        raise UserError(
-            f"fleet.num_clients = {configured}, but the data are cut for {of_data} clients; give one number only"
-        )
-    return of_data if configured is None else configured
 
 
 def _check_owners(fleet: Fleet, roles: Sequence[str], lacking: Lacking) -> None:

@@ -218,7 +218,11 @@ class _Draft:
         first, *rest = _steps(fusion) or [fusion]
         widths = [self.values[f].shape[1] for f in features]
         if type(first) is not nn.Linear or not first.weight.requires_grad:
-            self.warnings.append(_shared_fusion(first))
+            self.warnings.append(
+                f"module: the fusion begins with {type(first).__name__}, not with a trained nn.Linear of the features "
+                "side by side, so that it is one shared group without a block per sensor; comparisons of blocks by "
+                "pairs are empty"
+            )
             self.add("fusion", tuple(features), _SideBySide("fusion", fusion), "fusion_b", None, None, group="fusion.B")
             return "fusion"
         if first.in_features != sum(widths):
@@ -333,13 +337,6 @@ def _layers(module: nn.Module) -> list[nn.Module]:
     if sum(map(len, parameters)) != len(set().union(*parameters)):
         return [module]  # layers that share parameters are trained together
     return [layer[0] if len(layer) == 1 else nn.Sequential(*layer) for layer in layers]
-
-
-def _shared_fusion(first: nn.Module) -> str:
-    return (
-        f"module: the fusion begins with {type(first).__name__}, not with a trained nn.Linear of the features side by "
-        "side, so that it is one shared group without a block per sensor; comparisons of blocks by pairs are empty"
-    )
 
 
 def _check_covered(module: nn.Module, draft: _Draft) -> None:

@@ -88,7 +88,9 @@ def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor
     mean = {}
     for j in dict.fromkeys(j for bucket in buckets for j in bucket):
         parts = [bucket[j] for bucket in buckets if j in bucket]
-        total = sum((part.weighted for part in parts[1:]), parts[0].weighted)
+        total = parts[0].weighted
+        for part in parts[1:]:
+            total = total + part.weighted
         mean[j] = total / sum(part.weight for part in parts)
     return mean
 
