@@ -24,7 +24,7 @@ from relief_ray.records.cells import figure_text
 from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.remarks import stand_ins
-from relief_ray.report.runs import Loaded, Replicate, read_small, searched_keys
+from relief_ray.report.runs import Loaded, Replicate, read_small
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
 
@@ -83,12 +83,7 @@ PAGES = (
 @cache
 def comparison(results: Path) -> Comparison:
     """Return the committed runs of a folder as one comparison."""
-    return _compared(read_small(ROOT / results).values())
-
-
-def _compared(runs: Iterable[Loaded]) -> Comparison:
-    every = tuple(runs)
-    return compare_runs(every, searched=searched_keys(loaded.run.config for loaded in every), parsed=as_read)
+    return compare_runs([*read_small(ROOT / results).values()], parsed=as_read)
 
 
 def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, Comparison]:
@@ -96,7 +91,7 @@ def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, C
     groups: dict[str, list[Loaded]] = {}
     for loaded in read_small(ROOT / results).values():
         groups.setdefault(words(loaded), []).append(loaded)
-    return {value: _compared(runs) for value, runs in groups.items()}
+    return {value: compare_runs(runs, parsed=as_read) for value, runs in groups.items()}
 
 
 def _row(results: Path, label: str) -> MethodResult:

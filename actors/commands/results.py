@@ -177,7 +177,7 @@ class _Listed:
     @classmethod
     def at(cls, place: Path) -> _Listed:
         try:
-            inventory = take_inventory([place], as_read, keep=False)
+            inventory = take_inventory([place], as_read, None)
         except UserError as error:
             return cls(place=place, why=str(error).splitlines()[0])
         begun = [one.loaded.run for one in inventory.items if one.loaded is not None]

@@ -374,7 +374,7 @@ def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
         return f"{number} replicate{'s' if number != 1 else ''}, expected {MIN_REPLICATES} or more"
     # Of each fold the first run's.
     runs = reversed(comparison.runs)
-    chances = {run.replicate[0]: 100 * chance for run in runs if (chance := run.chance) is not None}
+    chances = {run.replicate[0]: 100 * chance for run in runs if (chance := run.small.chance) is not None}
     known = scores[scores["fold"].isin(list(chances))]
     for label, column in ((claim.first, "first"), (claim.second, "second")) if len(known) else ():
         score, chance = known[column].mean(), known["fold"].map(chances).mean()

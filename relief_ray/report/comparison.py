@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
+from itertools import starmap
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ from relief_ray.report.runs import (
     Replicate,
     choice_kind,
     chosen_keys,
+    condensed,
     config_text,
     config_value,
     item_of,
@@ -76,13 +78,7 @@ _FREE = (
     "evaluation.every",
     "metrics",
 )
-# Columns of the run table by the names that claims and `plan-study --figure` use.
-FIGURES = {
-    "f1": "f1_percent",
-    "f1_rare": "f1_rare_percent",
-    "f1_own_sensors": "f1_own_sensors_percent",
-    "f1_own_subjects": "f1_own_subjects_percent",
-}
+
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
 _CHOICES = {"tuned": "every method tuned", "try": "search"}
@@ -162,9 +158,24 @@ class Comparison:
 
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-        again = (renamed(r, s.label) for s in self.items for r in s.repeats)
-        done = (renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
-        return _without_repeats([*done, *again])
+        """The runs that count, and sentences about the others: those of one method and replicate but the first.
+
+        Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's
+        cell that wrote more down.
+        """
+        done = [(s.label, loaded) for s in self.items if (loaded := s.done) is not None]
+        again = [(s.label, loaded) for s in self.items for loaded in s.repeats]
+        kept: dict[tuple[str, Replicate], Loaded] = {}
+        notes: list[str] = []
+        for loaded in starmap(renamed, (*done, *again)):
+            key = (loaded.label, loaded.replicate)
+            first = kept.setdefault(key, loaded)
+            if first is not loaded:
+                same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
+                kept[key] = _with_pairs(first, loaded) if same else first
+                bits = "the same bits" if same else "OTHER bits"
+                notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
+        return tuple(kept.values()), tuple(notes)
 
     @property
     def runs(self) -> tuple[Loaded, ...]:
@@ -415,19 +426,14 @@ def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = 
     Raises:
         UserError: no complete run, runs of different settings, or an unknown clock.
     """
-    return compare_runs(load_runs(folders, whole=False), clock, parsed=parsed)
+    return compare_runs(load_runs(folders, condensed), clock, parsed)
 
 
-def compare_runs(
-    runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = (), parsed: Parsed = dict
-) -> Comparison:
-    """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default.
-
-    ``searched``: keys that a search varies beside those that the runs themselves name.
-    """
+def compare_runs(runs: Sequence[Loaded], clock: str | None = None, parsed: Parsed = dict) -> Comparison:
+    """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default."""
     complete, left_out = require_complete(runs)
-    _refuse_mixture(complete, searched, parsed)
     items = labelled([item_of(loaded.where, loaded) for loaded in complete])
+    _refuse_mixture(items, parsed)
     comparison = Comparison(items=items, clock=clock or complete[0].run.planning_model, left_out=left_out)
     for loaded in comparison.runs:
         if comparison.clock not in (known := loaded.rounds[-1].costs):
@@ -452,8 +458,7 @@ def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, f
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    own = figure if figure in one.columns else f"{figure}_percent"  # of a user's metric
-    total, cost = COSTS.get(figure, (FIGURES.get(figure, own), ""))
+    total, cost = COSTS.get(figure, (figure if figure in one.columns else f"{figure}_percent", ""))
     mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
     other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
     found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)
@@ -521,49 +526,37 @@ def _flat_setting(config: Config, searched: Iterable[str], parsed: Parsed) -> di
     return kept | ({"choice": kind} if kind else {})
 
 
-def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Parsed) -> None:
+def _settings(items: Sequence[GridItem], parsed: Parsed) -> list[tuple[GridItem, dict[str, JsonValue]]]:
+    """Each item with its setting, what its run ran on among it; planned ones join the first run of their setting."""
+    configs = [item.config for item in items]
+    settings = flat_settings(configs, searched_keys(configs), parsed)
+    known = list(zip(items, settings, strict=True))
+    places = {repr(setting): item.loaded.place for item, setting in reversed(known) if item.loaded is not None}
+    return [
+        (item, setting | (places.get(repr(setting), {}) if item.loaded is None else item.loaded.place))
+        for item, setting in known
+    ]
+
+
+def _refuse_mixture(items: Sequence[GridItem], parsed: Parsed) -> None:
     """Check that the runs are of one setting; the message names the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``_FREE``.
     """
-    free = (*searched, *searched_keys(r.run.config for r in runs))
-    settings = flat_settings([r.run.config for r in runs], free, parsed)
-    first, *others = (
-        setting | {"data origin": r.run.data_origin, "engine": r.run.engine}
-        for r, setting in zip(runs, settings, strict=True)
-    )
-    for loaded, theirs in zip(runs[1:], others, strict=True):
+    (one, first), *others = _settings(items, parsed)
+    for other, theirs in others:
         if keys := sorted(k for k in first.keys() | theirs.keys() if first.get(k) != theirs.get(k)):
             shown = ", ".join(f"{k} = {first.get(k)!r} and {theirs.get(k)!r}" for k in keys[:3])
-            raise UserError(f"{runs[0].where} and {loaded.where} differ in {shown}; compare runs of one experiment")
+            raise UserError(f"{one.name} and {other.name} differ in {shown}; compare runs of one experiment")
 
 
-def renamed(loaded: Loaded, label: str) -> Loaded:
+def renamed(label: str, loaded: Loaded) -> Loaded:
     """The run under another label."""
     if label == loaded.label:
         return loaded
     method = loaded.run.method.model_copy(update={"name": label})
     return replace(loaded, run=loaded.run.model_copy(update={"method": method}))
-
-
-def _without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """One run per method and replicate (the first), and a sentence about each other one.
-
-    Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's cell
-    that wrote more down.
-    """
-    kept: dict[tuple[str, Replicate], Loaded] = {}
-    notes: list[str] = []
-    for loaded in runs:
-        key = (loaded.label, loaded.replicate)
-        first = kept.setdefault(key, loaded)
-        if first is not loaded:
-            same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
-            kept[key] = _with_pairs(first, loaded) if same else first
-            bits = "the same bits" if same else "OTHER bits"
-            notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
-    return tuple(kept.values()), tuple(notes)
 
 
 def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
@@ -584,33 +577,22 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
 
 def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
+    groups: dict[str, list[GridItem]] = {}
+    settings: dict[str, dict[str, JsonValue]] = {}
+    for item, setting in _settings([item for item in inventory.items if item.config], inventory.parsed):
+        settings[repr(setting)] = setting
+        groups.setdefault(repr(setting), []).append(item)
     searched = searched_keys(item.config for item in inventory.items)
-    planned = [(item, item.config) for item in inventory.items if item.config]
-    settings_of = flat_settings([config for _, config in planned], searched, inventory.parsed)
-    known = [(item, setting) for (item, _), setting in zip(planned, settings_of, strict=True)]
-    places: dict[str, tuple[str, str]] = {}
-    for item, setting in known:
-        if item.loaded is not None:
-            places.setdefault(repr(setting), _place(item.loaded))
-    groups: dict[str, list[tuple[GridItem, dict[str, JsonValue]]]] = {}
-    for item, setting in known:
-        place = places.get(repr(setting), ("", "")) if item.loaded is None else _place(item.loaded)
-        groups.setdefault(repr((setting, place)), []).append((item, setting))
-    settings = [group[0][1] for group in groups.values()]
     return tuple(
         Comparison(
-            items=tuple(item for item, _ in group),
-            clock=next((i.loaded.run.planning_model for i, _ in group if i.status == "done" and i.loaded), ""),
-            differs=differences(mine, settings),
-            searched=searched if "choice" in mine else (),
+            items=tuple(group),
+            clock=next((loaded.run.planning_model for item in group if (loaded := item.done) is not None), ""),
+            differs=differences(settings[key], list(settings.values())),
+            searched=searched if "choice" in settings[key] else (),
             parsed=inventory.parsed,
         )
-        for group, mine in zip(groups.values(), settings, strict=True)
+        for key, group in groups.items()
     )
-
-
-def _place(loaded: Loaded) -> tuple[str, str]:
-    return loaded.run.data_origin, loaded.run.engine
 
 
 def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:

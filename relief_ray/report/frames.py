@@ -112,7 +112,7 @@ def read_cells(paths: Iterable[Path], parsed: Parsed = dict) -> Cells:
     Raises:
         UserError: a path holds none of these.
     """
-    return cells_of(take_inventory(paths, parsed, keep=False))
+    return cells_of(take_inventory(paths, parsed, None))
 
 
 def cells_of(inventory: Inventory) -> Cells:
@@ -123,7 +123,7 @@ def cells_of(inventory: Inventory) -> Cells:
     parts, titles = [], list[str]()
     sensors, extra, own = dict[str, None](), dict[str, None](), dict[str, None]()
     for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
-        runs = [renamed(s.loaded, s.label) for s in comparison.items if s.loaded is not None]
+        runs = [renamed(s.label, s.loaded) for s in comparison.items if s.loaded is not None]
         names = {number: s.name for number, s in enumerate(comparison.items)}
         rounds = round_table(runs)
         titles.append(

@@ -19,14 +19,13 @@ from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
-from relief_ray.records import cells
-from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState, PlannedCell, look, read_plan_file
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
 from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.ledger import Rounds
-from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
+from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import Setting, UserError, counted, nearest
@@ -172,6 +171,11 @@ class Loaded:
         return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
 
     @property
+    def place(self) -> dict[str, JsonValue]:
+        """What it ran on."""
+        return {"data origin": self.run.data_origin, "engine": self.run.engine}
+
+    @property
     def pooled(self) -> bool:
         """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
         return self.run.method.pooled
@@ -214,11 +218,6 @@ class Loaded:
     def means(self, clock: str) -> Means | None:
         """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
         return means_of(self.run, self.trained, clock) if self.committed is None else self.committed.means
-
-    @property
-    def chance(self) -> float | None:
-        """F1 of a model that knows nothing, on the last tested round's windows, a share; None where it is unknown."""
-        return self.small.chance
 
 
 def config_value(config: Config, path: str) -> JsonValue:
@@ -263,36 +262,31 @@ def config_text(config: Config, path: str, default: str = "-") -> str:
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def load_runs(paths: Iterable[Path], *, whole: bool = True) -> tuple[Loaded, ...]:
+Hold = Callable[[Loaded], Loaded]
+
+
+def in_memory(loaded: Loaded) -> Loaded:
+    """The run with all its rounds in memory."""
+    return replace(loaded, rounds=tuple(loaded.rounds))
+
+
+def load_runs(paths: Iterable[Path], hold: Hold = in_memory) -> tuple[Loaded, ...]:
     """Every run below the paths: run folders, or folders of them; a run that is named twice counts once.
 
-    ``whole``: with all that rounds hold; else ``condensed``.
+    ``hold``: what is kept of each.
 
     Raises:
         UserError: a path holds no run, or a damaged one.
     """
     runs: dict[str, Loaded] = {}
     for path in map(Path, paths):
-        for key, item in _folder(path, _in_memory if whole else condensed)[0]:
+        for key, item in _folder(path, hold)[0]:
             is_begun = item.loaded is not None or (Path(key) / RUN_FILE).exists()
             if is_begun and item.status == "failed" and (item.loaded is None or item.loaded.complete):
                 raise UserError(item.why)
             if item.loaded is not None:
                 runs.setdefault(key, item.loaded)
     return tuple(runs.values())
-
-
-Hold = Callable[[Loaded], Loaded]
-
-
-def _in_memory(loaded: Loaded) -> Loaded:
-    """The run with all its rounds in memory."""
-    return replace(loaded, rounds=tuple(loaded.rounds))
-
-
-def _on_disk(loaded: Loaded) -> Loaded:
-    """The run whose rounds are read from the folder each time they are used."""
-    return loaded
 
 
 def condensed(loaded: Loaded) -> Loaded:
@@ -375,10 +369,10 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if _NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def _state(folder: Path, run: RunRecord | None = None) -> tuple[Status, str]:
-    """Status of a cell's folder, or of the run in it, and the reason in a line, where one is known."""
-    state = cells.look(folder) if run is None else cells.status_of(folder, run)
-    return state.status, state.why.partition("\n")[0]
+def _state(folder: Path) -> CellState[None]:
+    """State of a cell's folder, whose reason is one line."""
+    state = look(folder)
+    return replace(state, why=state.why.partition("\n")[0])
 
 
 def _reached(loaded: Loaded) -> str:
@@ -391,10 +385,10 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
     Raises:
         UserError: none is complete.
     """
+    states = ((r, _state(Path(r.where))) for r in runs if not r.complete)
     notes = tuple(
-        f"{r.title}: {_reached(r)} ({': '.join(filter(None, _state(Path(r.where), r.run)))}), left out"
-        for r in runs
-        if not r.complete
+        f"{r.title}: {_reached(r)} ({': '.join(filter(None, (state.status, state.why)))}), left out"
+        for r, state in states
     )
     complete = tuple(r for r in runs if r.complete)
     if not complete:
@@ -505,6 +499,11 @@ class GridItem:
         """As ``Loaded.title``."""
         return f"{self.label}, {draw_of(self.config)}"
 
+    @property
+    def done(self) -> Loaded | None:
+        """Its run, where that is finished and tested."""
+        return self.loaded if self.status == "done" else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
@@ -517,21 +516,21 @@ class Inventory:
     @property
     def done(self) -> tuple[Loaded, ...]:
         """Finished and tested runs, which tables use."""
-        return tuple(s.loaded for s in self.items if s.status == "done" and s.loaded is not None)
+        return tuple(loaded for s in self.items if (loaded := s.done) is not None)
 
     def count(self, status: Status) -> int:
         """Number of items of that status."""
         return sum(s.status == status for s in self.items)
 
 
-def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, *, keep: bool = True) -> Inventory:
+def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, hold: Hold | None = in_memory) -> Inventory:
     """Inventory of everything below the paths: plans (``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
 
-    ``parsed``: how a configuration is read before it is compared. ``keep``: hold all rounds in memory; else they are
-    read from the folder each time they are used.
+    ``parsed``: how a configuration is read before it is compared. ``hold``: what is kept of a run; None: nothing, its
+    rounds are read from the folder each time they are used.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -539,7 +538,7 @@ def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, *, keep: bool =
     items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        below_path, plan_titles = _folder(path, _in_memory if keep else _on_disk)
+        below_path, plan_titles = _folder(path, hold)
         titles += plan_titles
         names = {item.name for item in items.values()}
         for key, item in below_path:
@@ -581,31 +580,30 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
-    best = min(same, key=lambda s: _RANK.index(s.status))
-    places: dict[tuple[str, str], list[Loaded]] = {}
-    for loaded in (s.loaded for s in same if s.status == "done" and s.loaded is not None):
-        places.setdefault((loaded.run.data_origin, loaded.run.engine), []).append(loaded)
+    places: dict[str, list[tuple[GridItem, Loaded]]] = {}
+    for item in same:
+        if (loaded := item.done) is not None:
+            places.setdefault(repr(loaded.place), []).append((item, loaded))
     if not places:
-        yield best
-    for first, *others in places.values():
-        item = next(s for s in same if s.loaded is first)
-        yield replace(item, repeats=tuple(others))
+        yield min(same, key=lambda s: _RANK.index(s.status))
+    for (first, _), *others in places.values():
+        yield replace(first, repeats=tuple(loaded for _, loaded in others))
 
 
-def _folder(path: Path, hold: Hold) -> tuple[list[tuple[str, GridItem]], list[str]]:
+def _folder(path: Path, hold: Hold | None) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    """The items below a path by what tells them apart, and the titles of its plans."""
     _check_folder(path)
     if is_committed(path):
-        runs = read_small(path)
-        return [(f"{path}#{name}", item_of(name, loaded)) for name, loaded in runs.items()], [
-            read_committed(path).title
-        ]
+        items = [(loaded.where, item_of(name, loaded)) for name, loaded in read_small(path).items()]
+        return items, [read_committed(path).title]
     plans = [(file.parent, read_plan_file(file)) for file in below(path, PLAN_FILE)]
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
     }
-    items = [(key, look(_name(folder, path), folder, row, hold)) for key, (folder, row) in planned.items()]
+
+    items = [(key, _look(folder, path, row, hold)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    items += [(str(folder.resolve()), look(_name(folder, path), folder, hold=hold)) for folder in others]
+    items += [(str(folder.resolve()), _look(folder, path, None, hold)) for folder in others]
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "
@@ -633,31 +631,25 @@ def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -
     )
 
 
-def _name(folder: Path, top: Path) -> str:
-    """``f0/relief`` becomes ``f0-relief``."""
-    return "-".join(folder.relative_to(top).parts) or folder.resolve().name
-
-
-def look(name: str, folder: Path, row: PlannedCell | None = None, hold: Hold = _in_memory) -> GridItem:
-    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan.
-
-    ``hold``: what is kept of the run.
-    """
-    planned = GridItem(name=name, label=folder.name, config={}, status="planned")
+def _look(folder: Path, top: Path, row: PlannedCell | None, hold: Hold | None) -> GridItem:
+    """Read a cell's folder below ``top``: its status, and its run where there is one; ``row``: its row in a plan."""
+    # ``f0/relief`` becomes ``f0-relief``.
+    name = "-".join(folder.relative_to(top).parts) or folder.resolve().name
+    state = _state(folder)
+    why, run = state.why, state.run
+    planned = GridItem(name=name, label=folder.name, config={}, status=state.status, why=why)
     if row is not None:
         planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)
-    if not (folder / RUN_FILE).exists():
-        status, why = _state(folder)
-        return replace(planned, status=status, why=why)
+    if run is None:
+        return planned
     try:
-        run = read_run(folder)
-        loaded = hold(Loaded(where=str(folder.resolve()), run=run, rounds=read_rounds(folder, run)))
+        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=read_rounds(folder, run))
+        loaded = loaded if hold is None else hold(loaded)
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
-    status, why = _state(folder, run)
-    if status != "done" and run.status != "done":
+    if state.status != "done" and run.status != "done":
         why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
-    return item_of(name, loaded, status, why)
+    return item_of(name, loaded, state.status, why)
 
 
 def short_name(name: str) -> str:
