@@ -7,10 +7,9 @@ has aggregated once more than FedAvg there, which is said here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite, log
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
@@ -28,6 +27,9 @@ from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -153,21 +155,9 @@ def premises(comparison: Comparison) -> tuple[str, ...]:
     return (protocol(comparison), *([_clock_sentence(comparison)] if comparison.runs else ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A sentence, said of everything that ``when`` finds in a comparison: the words for its gaps."""
-
-    when: Callable[[Comparison], Iterable[Sequence[object]]]
-    say: str = "{}"
-
-    def about(self, comparison: Comparison) -> list[str]:
-        """The sentences; none where nothing was found."""
-        return [self.say.format(*words) for words in self.when(comparison)]
-
-
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """One sentence for each oddity: warnings, failures, unequal numbers of runs, personal models, equal models."""
-    return tuple(sentence for remark in _REMARKS for sentence in remark.about(comparison))
+    return tuple(sentence.format(*words) for sentence, when in _REMARKS for words in when(comparison))
 
 
 Words = Iterator[tuple[object, ...]]
@@ -286,29 +276,24 @@ def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     return _grouped(_by_method(comparison, ["model_sha256"]))
 
 
-def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, dict[object, tuple[Any, ...]]]:
-    """Values of the columns by method and replicate, None for undefined; without runs that lack the first."""
-    found: dict[str, dict[object, tuple[Any, ...]]] = {}
-    table = comparison.table[["method", *KEY, *columns]]
-    for label, fold, rotation, seed, *values in table.itertuples(index=False, name=None):
-        known = tuple(value if value == value else None for value in values)
-        if known[0] is not None:
-            found.setdefault(label, {})[fold, rotation, seed] = known
-    return found
+def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, DataFrame]:
+    """Values of the columns by method and replicate, without runs that lack the first."""
+    groups = comparison.table.dropna(subset=columns[0]).groupby("method", sort=False)
+    return {str(label): runs.set_index(KEY)[columns] for label, runs in groups}
 
 
-def _grouped(values: Mapping[str, Mapping[object, tuple[Any, ...]]]) -> tuple[tuple[str, ...], ...]:
+def _grouped(values: Mapping[str, DataFrame]) -> tuple[tuple[str, ...], ...]:
     """Methods with equal values wherever both ran, at least two together."""
-    groups: list[list[str]] = []
+
+    def agree(one: DataFrame, other: DataFrame) -> bool:
+        shared = one.index.intersection(other.index)
+        return len(shared) > 0 and one.loc[shared].equals(other.loc[shared])
+
+    groups: dict[str, list[str]] = {}
     for label, mine in values.items():
-        for group in groups:
-            theirs = values[group[0]]
-            if (shared := mine.keys() & theirs.keys()) and all(mine[key] == theirs[key] for key in shared):
-                group.append(label)
-                break
-        else:
-            groups.append([label])
-    return tuple(tuple(group) for group in groups if len(group) > 1)
+        first = next((name for name in groups if agree(values[name], mine)), label)
+        groups.setdefault(first, []).append(label)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
 # Columns of the run table that tell whether two methods did the same.
@@ -325,8 +310,8 @@ def _alike(comparison: Comparison) -> Words:
     guess = 100 / classes if classes else 0.0
     for names in _grouped(results):
         first, *others = (results[name] for name in names)
-        shared = [result[0] for key, result in first.items() if all(key in other for other in others)]
-        has_learned = any(guess < f1 < 100.0 for f1 in shared)
+        shared = first["f1_percent"].loc[[all(key in other.index for other in others) for key in first.index]]
+        has_learned = shared.between(guess, 100.0, inclusive="neither").any()
         if len(shared) >= 2 and has_learned and not any(set(names) <= group for group in same_bits):
             does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
             yield listed(names), len(shared), does
@@ -347,41 +332,42 @@ def _committed(comparison: Comparison) -> Words:
         yield (", bytes of a client, link shares and rare F1 round by round" if is_old else "",)
 
 
-_REMARKS = (
-    Remark(lambda c: ((warning,) for warning in dict.fromkeys(w for loaded in c.runs for w in loaded.warnings))),
-    Remark(lambda c: ((note,) for note in (*stand_in_note(c.runs), *c.notes))),
-    Remark(_without_intervals, "No intervals: they need scipy; {}"),
-    Remark(_programs, "Computed by {} different programs (sources, torch, architecture): {}"),
-    Remark(
-        lambda c: _names([r.title for r in c.runs if any("another program" in w for w in r.run.warnings)]),
+# A sentence, and what finds that of which it is said: the words for its gaps.
+_REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]]] = (
+    ("{}", lambda c: ((warning,) for warning in dict.fromkeys(w for loaded in c.runs for w in loaded.warnings))),
+    ("{}", lambda c: ((note,) for note in (*stand_in_note(c.runs), *c.notes))),
+    ("No intervals: they need scipy; {}", _without_intervals),
+    ("Computed by {} different programs (sources, torch, architecture): {}", _programs),
+    (
         "Resumed by another program than began them: {}",
+        lambda c: _names([r.title for r in c.runs if any("another program" in w for w in r.run.warnings)]),
     ),
-    Remark(
-        _edited,
+    (
         "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
+        _edited,
     ),
-    Remark(_own_code, "Own code: {} ({}); the last round of a run is computed once more in another process"),
-    Remark(_failed, "{}: {}"),
-    Remark(
-        _uneven,
+    ("Own code: {} ({}); the last round of a run is computed once more in another process", _own_code),
+    ("{}: {}", _failed),
+    (
         "Fewer than {} runs: {}; means over different folds or seeds do not compare, paired differences use shared "
         "ones only",
+        _uneven,
     ),
-    Remark(
-        lambda c: _names(c.personalised),
+    (
         "* {}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over clients, each "
         "seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's model is seen "
         "through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there is one: a "
         "diagnostic",
+        lambda c: _names(c.personalised),
     ),
-    Remark(_below_full),
-    Remark(lambda c: ((listed(names),) for names in twins(c)), "{} trained bit-identical models in every shared run"),
-    Remark(_saturated, "{} are at 100 % F1 in every run: these data are too easy to tell them apart"),
-    Remark(_alike, "{} reached exactly the same F1 in all {} shared runs: {}"),
-    Remark(
-        _committed,
+    ("{}", _below_full),
+    ("{} trained bit-identical models in every shared run", lambda c: ((listed(names),) for names in twins(c))),
+    ("{} are at 100 % F1 in every run: these data are too easy to tell them apart", _saturated),
+    ("{} reached exactly the same F1 in all {} shared runs: {}", _alike),
+    (
         "Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
         "device did{}; figures that need this are not drawn",
+        _committed,
     ),
 )
 
