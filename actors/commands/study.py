@@ -101,7 +101,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
-        "smallest_adjusted_p": min(1.0, num_claims * smallest_p(units, sides)),
+        "smallest_adjusted_p": smallest_p(units, sides, num_claims),
         "table": [
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
             for d in _DIFFERENCES

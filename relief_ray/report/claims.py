@@ -50,6 +50,7 @@ from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,
     Paired,
+    Sides,
     VarianceShares,
     fewest_pairs,
     holm,
@@ -129,15 +130,15 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
     """
     problems, number = [*registry.problems], registry.num_claims
-    judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
+    judged: dict[int, tuple[Registered, list[JudgedClaim]]] = {}
     for file in registry.files:
-        found = [(i, c) for i, c in enumerate(comparisons) if c.runs and is_about(file.claims, c.first.config)]
+        claims = file.claims.claims
+        found = [c for c in comparisons if c.runs and is_about(file.claims, c.first.config)]
         # Of several settings the claims are about the one in which the methods of one of them ran.
-        ran = [(i, c) for i, c in found if any(c.row(one.first) and c.row(one.second) for one in file.claims.claims)]
+        ran = [c for c in found if any(c.row(one.first) and c.row(one.second) for one in claims)]
         found = ran if len(found) > 1 and len(ran) == 1 else found
-        if len(found) == 1 and found[0][0] not in judged:
-            ((place, comparison),) = found
-            judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
+        if len(found) == 1 and (place := comparisons.index(found[0])) not in judged:
+            judged[place] = file, [_judge(found[0], claim, file, number) for claim in claims]
         else:
             why = (
                 f"{len(found)} settings here fit, none is judged; name what tells them apart (`data`, `split`, `where`)"
@@ -146,18 +147,18 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
             about = ", ".join(filter(None, (file.claims.data, file.claims.split))) or "any data"
             problems.append(f"The claims about {about}: {why}.")
     ordered = sorted(judged.items())
-    tested = [c.outcome.p for _, (*_, claims) in ordered for c in claims if c.outcome is not None]
+    tested = [c.outcome.p for _, (_, of_file) in ordered for c in of_file if c.outcome is not None]
     adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
     judgements = {
         place: Judgement(
-            claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in claims),
+            claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in of_file),
             num_claims=number,
             at=file.committed.at,
             rates=tuple(
-                filter(None, (aa_rate(comparison, f) for f in dict.fromkeys(c.figure for c in file.claims.claims)))
+                filter(None, (aa_rate(comparisons[place], f) for f in dict.fromkeys(c.claim.figure for c in of_file)))
             ),
         )
-        for place, (file, comparison, claims) in ordered
+        for place, (file, of_file) in ordered
     }
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
 
@@ -176,10 +177,9 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     obstacle = _obstacle(comparison, found, claim, file)
     if obstacle is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
-    outcome = judge_pairs(found, claim.margin)
-    least = min(1.0, num_claims * smallest_p(outcome.num_pairs, 2 if claim.margin is None else 1))
+    outcome, sides = judge_pairs(found, claim.margin), sides_of(claim)
+    least, needed = smallest_p(outcome.num_pairs, sides, num_claims), fewest_pairs(num_claims, sides)
     evidence = _evidence(outcome, claim, found)
-    needed = fewest_pairs(num_claims, 2 if claim.margin is None else 1)
     if least > ALPHA:
         evidence = (
             f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}, at least {needed} are "
@@ -188,6 +188,11 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
     shares = variance_shares(found)
     return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
+
+
+def sides_of(claim: Claim) -> Sides:
+    """Sides of a claim's test: one where it has a margin."""
+    return 2 if claim.margin is None else 1
 
 
 def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
@@ -243,17 +248,13 @@ def _evidence(outcome: Paired, claim: Claim, scores: DataFrame) -> str:
     return ", ".join(parts)
 
 
-def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
-    """Sentence on what the runs decide about the claims that were named before them."""
-    return " ".join(last_lines(comparison, judgement, problems))
-
-
 def last_lines(
     comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = (), *, is_named: bool = False
 ) -> tuple[str, ...]:
-    """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims.
+    """Sentence on what the runs decide about the claims that were named before them.
 
-    ``is_named``: claims were named, and none of them is about these runs.
+    It comes in the parts that a reader looks at one by one: a line per verdict; one without claims. ``is_named``:
+    claims were named, and none of them is about these runs.
     """
     synthetic = "SYNTHETIC data: nothing follows for methods."
     mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
@@ -463,9 +464,9 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
     None where they are more than six in all.
     """
-    found: list[Registered] = []
+    files: dict[str, Registered] = {}
     problems: list[str] = []
-    folders = [Path(folder) for folder in folders]
+    folders = list(map(Path, folders))
     # Plans in and below the folders, and those that are right above them.
     plans = [
         path
@@ -476,16 +477,14 @@ def registry_of(folders: Iterable[Path]) -> Registry:
         try:
             plan = read_plan_file(path)
             if plan.claims is not None:
-                found.append(_registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells))
+                file = _registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells)
+                files.setdefault(file.committed.text, file)
         except UserError as error:
             problems.append(str(error))
     for path in filter(is_committed, folders):
         if (kept := read_committed(path).claims) is not None:
             claims = parse_claims(kept.text.encode(), f"{path}: claims")
-            found.append(Registered(claims=claims, committed=kept))
-    files: dict[str, Registered] = {}
-    for file in found:
-        files.setdefault(file.committed.text, file)
+            files.setdefault(kept.text, Registered(claims=claims, committed=kept))
     known = Registry(files=tuple(files.values()), problems=tuple(problems))
     if known.num_claims <= MAX_CLAIMS:
         return known

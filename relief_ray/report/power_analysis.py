@@ -9,12 +9,11 @@ from statistics import mean, stdev
 
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import Claim, Claims, PlannedCell
-from relief_ray.report.claims import planned_replicates
+from relief_ray.report.claims import planned_replicates, sides_of
 from relief_ray.report.frames import Cells, pairs_of
 from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,
-    Sides,
     VarianceShares,
     detectable,
     fewest_pairs,
@@ -158,15 +157,15 @@ def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
         first, second = planned.get(claim.first, {}), planned.get(claim.second, {})
         pairs = first.keys() & second.keys()
         num_replicates = len({first[pair] for pair in pairs})
-        sides: Sides = 2 if claim.margin is None else 1
+        sides = sides_of(claim)
         found.append(
             Outlook(
                 claim=claim,
                 num_pairs=len(pairs),
                 num_folds=len({fold for fold, _, _ in pairs}),
                 num_replicates=num_replicates,
-                smallest_p=min(1.0, number * smallest_p(len(pairs), sides)),
-                smallest_p_means=min(1.0, number * smallest_p(num_replicates, sides)),
+                smallest_p=smallest_p(len(pairs), sides, number),
+                smallest_p_means=smallest_p(num_replicates, sides, number),
                 needed=fewest_pairs(number, sides),
                 detectable_sds=detectable(len(pairs), 1.0, ALPHA / number, sides) if special() is not None else None,
             )

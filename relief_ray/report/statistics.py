@@ -171,28 +171,25 @@ def _drawn_tail(values: NDArray[np.float64], limit: float, seed: int) -> float:
     return (hits + 1) / (_NUM_DRAWS + 1)
 
 
-def smallest_p(num_pairs: int, sides: Sides = 2) -> float:
-    """Smallest p of a sign-flip test over that many pairs, at most 1.
+def smallest_p(num_pairs: int, sides: Sides = 2, num_claims: int = 1) -> float:
+    """Smallest p of a sign-flip test over that many pairs, adjusted over so many claims; at most 1.
 
     ``sides / 2^n`` where all signs are counted, ``sides / (draws + 1)`` above 32 pairs, where signs are drawn.
     """
     one_sided = 2.0**-num_pairs if num_pairs <= MAX_EXACT else 1.0 / (_NUM_DRAWS + 1)
-    return min(1.0, sides * one_sided)
+    return min(1.0, num_claims * sides * one_sided)
 
 
 def fewest_pairs(num_claims: int, sides: Sides = 2) -> int:
     """Fewest pairs with which a claim among so many can be decided: their ``smallest_p``, adjusted, is at most 0.05."""
-    return next(n for n in range(1, MAX_EXACT + 1) if num_claims * smallest_p(n, sides) <= ALPHA)
+    return next(n for n in range(1, MAX_EXACT + 1) if smallest_p(n, sides, num_claims) <= ALPHA)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's step-down adjusted p-values, in the order given."""
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = running
-    return tuple(adjusted)
+    order = np.argsort(p_values, kind="stable")
+    steps = np.minimum(1.0, np.arange(len(p_values), 0, -1) * np.asarray(p_values)[order])
+    return tuple(np.maximum.accumulate(steps)[np.argsort(order)].tolist())
 
 
 def rate_interval(hits: int, number: int) -> tuple[float, float] | None:

@@ -19,7 +19,7 @@ from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.build import FIGURES, build, write
-from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
+from relief_ray.report.claims import JudgedClaim, Registry, judge, last_lines, registry_of, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.figures.devices import allocation
 from relief_ray.report.figures.progress import curves
@@ -139,7 +139,7 @@ def judged(settings: Sequence[Comparison], registry: Registry) -> Verdicts:
     for comparison, judgement in zip(settings, judgements, strict=True):
         if len(comparison.rows) < 2:
             continue
-        sentence = last_line(comparison, judgement, problems)
+        sentence = " ".join(last_lines(comparison, judgement, problems))
         title = f"**{comparison.title}.** " if len(settings) > 1 else ""
         sentences.append(f"{comparison.title}: {sentence}" if len(settings) > 1 else sentence)
         parts.append(title + sentence)
@@ -191,7 +191,7 @@ def finished(comparison: Comparison, label: str) -> str:
 def brief(comparison: Comparison, is_titled: bool) -> str:
     """The table of the columns that lead, as HTML."""
     table = lead_table(comparison).without_blanks().html()
-    sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
+    sentence = [] if len(comparison.rows) < 2 else [f"<p>{' '.join(last_lines(comparison))}</p>"]
     return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), table, *sentence])
 
 

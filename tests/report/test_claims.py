@@ -12,7 +12,6 @@ from relief_ray.report.claims import (
     bound_text,
     is_about,
     judge,
-    last_line,
     last_lines,
     registry_of,
     scatter,
@@ -238,7 +237,7 @@ def test_f1_at_equal_seconds_may_turn_a_claim_around(repeat, registry):
 def test_the_last_line_says_what_was_named_and_found(runs, registry):
     comparison = compare_runs(runs)
     (judgement,), problems = judge([comparison], registry(BETTER, {"first": "v2", "second": "v1"}))
-    line = last_line(comparison, judgement, problems)
+    line = " ".join(last_lines(comparison, judgement, problems))
     assert line.startswith(
         "Of 2 claims named before the first run: supported: v1 > fedavg in F1 (+4.0 [+3.6, +4.4] points, adjusted p = "
         "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1). p is adjusted over 2 claims "
@@ -252,7 +251,7 @@ def test_the_last_line_says_what_was_named_and_found(runs, registry):
         "no runs",
     ]
     (alone,), problems = judge([comparison], registry(BETTER))
-    assert "adjusted over" not in last_line(comparison, alone, problems), "one claim: nothing is adjusted"
+    assert "adjusted over" not in " ".join(last_lines(comparison, alone, problems)), "one claim: nothing is adjusted"
 
 
 def test_without_claims_nothing_is_judged(runs, make):
@@ -261,12 +260,12 @@ def test_without_claims_nothing_is_judged(runs, make):
     assert judgement is None
     told = headline(comparison)
     assert told.startswith("Simulated: v1 is as fast as fedavg, with as many joules; after the same ")
-    assert last_line(comparison, None, problems) == (
+    assert " ".join(last_lines(comparison, None, problems)) == (
         f"{told} Described, not tested: no claim was named before these runs."
     )
-    assert last_line(comparison, None, ("a.yaml: was changed",)) == f"a.yaml: was changed {told}"
+    assert " ".join(last_lines(comparison, None, ("a.yaml: was changed",))) == f"a.yaml: was changed {told}"
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
-    assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for methods. Described, not")
+    assert " ".join(last_lines(false, None)).startswith("SYNTHETIC data: nothing follows for methods. Described, not")
 
 
 def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):

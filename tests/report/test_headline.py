@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.report.claims import Registry, judge, last_line
+from relief_ray.report.claims import Registry, judge, last_lines
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import as_json, plain
 from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, versus, whose_intervals
@@ -24,7 +24,7 @@ def test_the_first_sentence_compares_equal_numbers_of_aggregations(ahead):
         "Simulated: relief is 2.00 times as fast as fedavg, with as many joules; after the same time its F1 is 20.0 "
         "points higher (1 run), after the same number of rounds 15.0 points lower (1 run)."
     )
-    assert headline(ahead) in last_line(ahead)
+    assert headline(ahead) in " ".join(last_lines(ahead))
     assert versus(ahead) == "vs fedavg at equal rounds [95 %]" and "-15.0 (1 run)" in plain(ahead)
     assert '"f1_at_rounds_vs_fedavg_points": -15.0' in as_json(ahead)
     assert "`F1 %` is after the last round" in equal_rounds(ahead)
@@ -52,8 +52,8 @@ def test_methods_that_aggregate_as_often_need_no_word_about_it(make):
 def test_claims_are_followed_by_the_headline(ahead, registry):
     claim = {"first": "relief", "second": "fedavg"}
     (judgement,), _ = judge([ahead], registry(claim))
-    assert last_line(ahead, judgement).endswith(f" {headline(ahead)}")
-    assert last_line(ahead, *judge([ahead], Registry())[0]).startswith(headline(ahead))
+    assert " ".join(last_lines(ahead, judgement)).endswith(f" {headline(ahead)}")
+    assert " ".join(last_lines(ahead, *judge([ahead], Registry())[0])).startswith(headline(ahead))
 
 
 def test_an_interval_names_the_people_that_it_is_about(make):

@@ -9,7 +9,7 @@ import pytest
 import relief_ray as rr
 from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report.claims import last_line
+from relief_ray.report.claims import last_lines
 from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import plain
 from relief_ray.report.frames import GAIN_COLUMNS, read_cells
@@ -44,7 +44,7 @@ def test_the_table_and_the_sentence_are_those_of_compare(small_study):
     assert max(map(len, str(small_study.table()).splitlines())) <= 80
     with pytest.raises(UserError, match="width=20: expected 60 characters or more"):
         small_study.table(width=20)
-    assert str(small_study.verdicts()) == last_line(comparison) and small_study.verdicts().claims == ()
+    assert str(small_study.verdicts()) == " ".join(last_lines(comparison)) and small_study.verdicts().claims == ()
     assert small_study.table()._repr_markdown_().count("| relief |") == 1
     measured = small_study.table(clock="split_naive")
     naive = "with every pass through every layer counted"
