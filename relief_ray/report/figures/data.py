@@ -23,7 +23,7 @@ def strips_figure(strips: Mapping[str, NDArray[np.float32]]) -> Figure:
         for axes, (name, (low, high)) in zip(
             canvas.subplots(len(strips), squeeze=False).flat, strips.items(), strict=True
         ):
-            axes.fill_between(range(len(low)), low, high, color=look(0).colour, linewidth=0)
+            axes.fill_between(range(len(low)), low, high, color=look(0).color, linewidth=0)
             axes.set_ylabel(name, rotation=0, horizontalalignment="right", verticalalignment="center")
             axes.set(xticks=[], yticks=[], xlim=(0, len(low)))
 
@@ -41,12 +41,12 @@ def classes_figure(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
         axes, ends = canvas.subplots(), np.zeros(len(seconds))
         for number, name in enumerate(next(iter(seconds.values()))):
             lengths = [own_s[name] for own_s in seconds.values()]
-            colour, hatch = look(number).colour, "//" * (number // len(COLOURS))
+            colour, hatch = look(number).color, "//" * (number // len(COLOURS))
             axes.barh(list(seconds), lengths, left=ends, color=colour, hatch=hatch, label=name, edgecolor="white")
             ends += lengths
         axes.set(xlabel="seconds", ylabel="person")
         axes.invert_yaxis()
-        canvas.legend(loc="outside lower center", ncols=4, frameon=False)
+        canvas.legend(loc="outside lower center", ncols=4)
 
     height_in = 0.25 * len(seconds) + 1.6
     return Figure(

@@ -134,7 +134,7 @@ def devices(comparison: Comparison) -> Figure | None:
     def draw(figure: MplFigure) -> None:
         from matplotlib.patches import Patch
 
-        colours = {m: style.colour for m, style in all_styles(comparison).items()}
+        colours = {m: style.color for m, style in all_styles(comparison).items()}
         number = {s.kind: s.num_devices for s in sorted(shares, key=attrgetter("kind"))}
         left, right = axes = panels(figure, 2, above_in=0.336, below_in=_BELOW_IN, left=0.085, gap=0.2)
         width = 0.8 / len(methods)
@@ -271,9 +271,7 @@ def phases(comparison: Comparison) -> Figure | None:
                 [row[1] + 0.06 * (i - (len(blocks) - 1) / 2) for row in mine],
                 [row[2] for row in mine],
                 yerr=[row[3] or 0.0 for row in mine],
-                color=style.colour,
-                marker=style.marker,
-                linestyle=style.dash,
+                **style._asdict(),
                 markersize=4,
                 linewidth=1.1,
                 elinewidth=0.7,
@@ -331,8 +329,8 @@ def traces(comparison: Comparison) -> Figure | None:
                 ax.plot(
                     list(points),
                     list(points.values()),
-                    color=style.colour,
-                    linestyle=style.dash,
+                    color=style.color,
+                    linestyle=style.linestyle,
                     # Lines beyond the eighth have colours of the first ones.
                     marker=style.marker if i >= len(COLOURS) else "",
                     markersize=2.5,

@@ -164,17 +164,14 @@ def _curve(ax: Axes, curve: DataFrame, quantity: _Quantity, style: Style, method
     ax.plot(
         x,
         curve.f1_percent,
-        color=style.colour,
-        marker=style.marker,
-        linestyle=style.dash,
-        markerfacecolor=style.fill,
+        **style._asdict(),
         markersize=3,
         linewidth=1.1,
         label=method,
         markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
     )
     low, high = (curve.f1_percent - curve["std"]).clip(lower=0.0), (curve.f1_percent + curve["std"]).clip(upper=100.0)
-    ax.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
+    ax.fill_between(x, low, high, color=style.color, alpha=0.12, linewidth=0)
 
 
 def floor(points: DataFrame) -> float | None:
@@ -311,20 +308,18 @@ def pareto(comparison: Comparison) -> Figure | None:
             ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
             for place, (_, end) in enumerate(last.iterrows()):
                 x, style = quantity.scale * end[cost], styles[end.method]
-                colour, fill = (FAINT, "white") if end.is_bound else (style.colour, style.fill)
+                style = style._replace(color=FAINT, markerfacecolor="white") if end.is_bound else style
                 if end["std"] > 0:
                     shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
                     aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
                     bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
-                    ax.plot([x, x], bar, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
+                    ax.plot([x, x], bar, color=style.color, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
                 ax.plot(
                     x,
                     end.f1_percent,
-                    color=colour,
-                    marker=style.marker,
+                    **style._asdict(),
                     markersize=4.5,
                     linewidth=0,
-                    markerfacecolor=fill,
                     label=end.method,
                     clip_on=bool(end.f1_percent < lowest),
                 )
@@ -387,7 +382,7 @@ def modalities(comparison: Comparison) -> Figure | None:
                 [row[2] for row in bars],
                 width * 0.92,
                 yerr=[row[3] or 0.0 for row in bars],
-                color=look[method].colour,
+                color=look[method].color,
                 label=method,
                 hatch=_HATCHES[i % len(_HATCHES)],
                 edgecolor="white",

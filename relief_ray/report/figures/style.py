@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from relief_ray.report.comparison import Comparison, digests_of, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
@@ -40,17 +39,19 @@ _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 # Matplotlib brings the first; the others have Chinese, Japanese and Korean letters.
 _FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "IPAexGothic", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei")
 _STYLE: Mapping[str, object] = {
-    "font.family": _FONTS[0],
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.labelsize": 8,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.4,
+    "legend.borderaxespad": 0.1,
     "axes.linewidth": 0.6,
     "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,
-    "svg.fonttype": "none",
     "svg.hashsalt": "relief-ray",
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -80,7 +81,7 @@ def sheet(height_in: float, *, outlines: bool = False) -> Iterator[MplFigure]:
         from matplotlib.figure import Figure as MplFigure
     except ImportError as error:
         raise UserError(f"figures need matplotlib; {install('server')}") from error
-    style = {**_STYLE, **({"svg.fonttype": "path"} if outlines else {})}
+    style = {**_STYLE, "font.family": list(_letters()), "svg.fonttype": "path" if outlines else "none"}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
         yield MplFigure(figsize=(TEXT_WIDTH_IN, height_in), dpi=_DPI)
 
@@ -100,32 +101,25 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 
 def _spell_out(figure: MplFigure) -> None:
-    """Give letters that DejaVu lacks another font that is installed, or else their codes: they would become boxes."""
+    """Write letters that no font has by their codes: they would become boxes."""
     from matplotlib.text import Text
 
-    def lacks(text: Text) -> bool:
-        return not text.get_text().isascii() and bool(set(map(ord, text.get_text())) - usual - {ord("\n")})
+    known = frozenset(map(ord, "\n")).union(*_letters().values())
 
     def spelt(text: Text) -> str:
-        return "".join(c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text.get_text())
+        return "".join(c if ord(c) in known else ascii(c)[1:-1] for c in text.get_text())
 
-    if all(text.get_text().isascii() for text in figure.findobj(Text)):
-        return
-    letters = _letters()
-    usual, known = letters["DejaVu Sans"], frozenset[int]().union(*letters.values())
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if any(map(lacks, ticks := axis.get_ticklabels())):  # an axis writes its ticks anew when it is drawn
-            axis.set_ticks(axis.get_ticklocs(), labels=[spelt(tick) for tick in ticks])
-            for tick in axis.get_ticklabels():
-                tick.set_fontfamily(list(letters))
-    for text in filter(lacks, figure.findobj(Text)):
-        text.set_fontfamily(list(letters))
+        ticks = axis.get_ticklabels()
+        if any(spelt(tick) != tick.get_text() for tick in ticks):  # an axis writes its ticks anew when it is drawn
+            axis.set_ticks(axis.get_ticklocs(), labels=list(map(spelt, ticks)))
+    for text in figure.findobj(Text):
         text.set_text(spelt(text))
 
 
 @cache
 def _letters() -> dict[str, frozenset[int]]:
-    """The letters of each font that may be used and is installed."""
+    """The letters of each font that may be used and is installed; of several, a text takes the first that has one."""
     from matplotlib import font_manager
 
     files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
@@ -141,14 +135,16 @@ _LEAST_SPAN = 5.0
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Style:
-    """Colour, marker, dashes and marker filling of one method, the same in every figure of `compare` and `report`."""
+class Style(NamedTuple):
+    """Colour, marker, dashes and marker filling of one method, the same in every figure of `compare` and `report`.
 
-    colour: str
+    The names are those of matplotlib's lines.
+    """
+
+    color: str
     marker: str
-    dash: str | tuple[int, tuple[int, ...]]
-    fill: str
+    linestyle: str | tuple[int, tuple[int, ...]]
+    markerfacecolor: str
 
 
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
@@ -163,7 +159,7 @@ def look(number: int) -> Style:
     """Return one of 128 styles: each colour filled, then hollow, then with the next one's marker and dashes."""
     lap, place = divmod(number, len(COLOURS))
     colour, shape = COLOURS[place], (place + lap // 2) % len(_MARKERS)
-    return Style(colour=colour, marker=_MARKERS[shape], dash=_DASHES[shape], fill="white" if lap % 2 else colour)
+    return Style(colour, _MARKERS[shape], _DASHES[shape], "white" if lap % 2 else colour)
 
 
 def drawn(comparison: Comparison, labels: Collection[str]) -> list[str]:
@@ -283,10 +279,6 @@ def legend_in(labels: Sequence[str]) -> float:
     return 0.06 + 0.17 * -(-len(labels) // _per_row(labels))
 
 
-# Of every legend, beside its place.
-LEGEND: Mapping[str, Any] = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.4, "borderaxespad": 0.1}
-
-
 def top_legend(figure: MplFigure, below_in: float = 0.0, patches: Sequence[Patch] = ()) -> None:
     """One legend above all panels, from the first panel's handles or of patches.
 
@@ -299,5 +291,4 @@ def top_legend(figure: MplFigure, below_in: float = 0.0, patches: Sequence[Patch
         bbox_to_anchor=(0.05, 0.995 - below_in / float(figure.get_size_inches()[1])),
         ncols=len(patches) or _per_row(labels),
         handlelength=1.4 if patches else 2.6,
-        **LEGEND,
     )

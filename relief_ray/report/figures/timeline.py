@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from relief_ray.core.messages import RoundCost
 from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
-from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, LEGEND, footnote, save, sheet
+from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.remarks import mark
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
@@ -282,7 +282,7 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
 
     handles = [Patch(facecolor=c, hatch=h, edgecolor=_EDGE, linewidth=0.4, label=name) for name, c, h in _STAGES]
     place = (0.99, 1 - 0.19 / height)
-    figure.legend(handles=handles, loc="upper right", bbox_to_anchor=place, ncols=len(_STAGES), **LEGEND)
+    figure.legend(handles=handles, loc="upper right", bbox_to_anchor=place, ncols=len(_STAGES))
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 

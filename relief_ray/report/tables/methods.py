@@ -42,7 +42,7 @@ STARRED = (
     "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "
     "its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic."
 )
-TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column in (HEADLINE, SPEEDUP))
+TUNED = tuple(replace(column, label=f"{column.head}, tuned") for column in (HEADLINE, SPEEDUP))
 
 
 def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Table:
@@ -99,7 +99,7 @@ def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
 
 def _change_of_f1(comparison: Comparison) -> Column:
     """The differences to FedAvg."""
-    return Column(label=versus(comparison), gain=Comparison.gain)
+    return Column(versus(comparison), gain=Comparison.gain)
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
@@ -359,7 +359,7 @@ def _other_columns(comparison: Comparison) -> tuple[Column, ...]:
 
 def _change(label: str, figure: str) -> Column:
     """The differences to FedAvg in a figure that does not lead."""
-    return Column(label=f"{label} vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference(figure))
+    return Column(f"{label} vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference(figure))
 
 
 def _compared(

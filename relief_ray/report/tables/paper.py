@@ -120,7 +120,7 @@ def _notes(comparison: Comparison, number: str) -> Iterator[str]:
 
 
 _DIFFERENCE = Column(
-    label=f"F1 minus {V0}'s, points [95 %]",
+    f"F1 minus {V0}'s, points [95 %]",
     gain=lambda comparison, method: comparison.difference(method.label, V0, "f1_percent"),
 )
 _OF_VARIANTS = (
@@ -259,17 +259,17 @@ def _varied(comparison: Comparison | None, label: str, row: str) -> Cell:
 _WEAKEST = "C"
 # What the paper measured on two boards, one client each, and what it gives for the fleet over 200 rounds.
 _OF_BOARDS = (
-    Column(label="Type C computes", unit="s", figure="compute_s", decimals=2, paper="Type-C compute (s)"),
-    Column(label="Type C waits", unit="s", figure="wait_s", decimals=2, paper="Type-C idle (s)"),
+    Column("Type C computes", "compute_s", "s", decimals=2, paper="Type-C compute (s)"),
+    Column("Type C waits", "wait_s", "s", decimals=2, paper="Type-C idle (s)"),
     col.ROUND_S,
     col.SPEEDUP,
     *col.SPEED_CONTEXT,
-    Column(label="Type C", unit="J", figure="device_j", decimals=0, paper="Type-C energy (J)"),
+    Column("Type C", "device_j", "J", decimals=0, paper="Type-C energy (J)"),
 )
 _OF_FLEET = (
-    Column(label="fleet", unit="J/round", figure="energy_j", decimals=0, paper="fleet energy (J)"),
+    Column("fleet", "energy_j", "J/round", decimals=0, paper="fleet energy (J)"),
     replace(HEADLINE, paper="final F1 (%)"),
-    Column(label="kJ until then", figure="energy_total_j", paper="energy to it (kJ)", scale=1e-3),
+    Column("kJ until then", "energy_total_j", paper="energy to it (kJ)", scale=1e-3),
 )
 _PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
 
@@ -397,7 +397,7 @@ def text_table(comparisons: Sequence[Comparison]) -> Table | None:
             if (comparison.backbone, comparison.dataset) == (wanted.backbone, wanted.dataset):
                 ours = figure_cell(
                     _stat(comparison, wanted),
-                    Column(label="", figure=wanted.figure, decimals=wanted.decimals),
+                    Column("", wanted.figure, decimals=wanted.decimals),
                     origin=origin_of(comparison, wanted.label, wanted.figure),
                     paper=theirs.cells["value"],
                     comparable=is_comparable(comparison),

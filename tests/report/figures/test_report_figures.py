@@ -237,14 +237,14 @@ def test_too_many_clients_are_shown_by_type():
 
 def test_every_method_can_be_told_apart_without_colour():
     labels = [f"m{i}" for i in range(16)]
-    looks = {(s.marker, s.fill == "white") for s in styles(labels).values()}
+    looks = {(s.marker, s.markerfacecolor == "white") for s in styles(labels).values()}
     assert len(looks) == 16
 
 
 def test_no_two_methods_look_the_same_however_many_there_are():
     labels = [*(method_name(config, label) for label, config in PRESETS.items()), *(f"m{i}" for i in range(60))]
     look = styles(labels)
-    assert len({(s.colour, s.marker, s.fill) for s in look.values()}) == len(set(labels)) > 80
+    assert len({(s.color, s.marker, s.markerfacecolor) for s in look.values()}) == len(set(labels)) > 80
     assert look["full_only"].marker != look["local"].marker, "bounds are all grey and hollow"
 
 
@@ -259,9 +259,9 @@ def test_the_front_names_methods_that_have_no_place_in_it(make, put_on, inventor
 def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
     labels = ["mine", *(method_name(config, label) for label, config in PRESETS.items())]
     look = styles(labels)
-    assert len({look[label].colour for label in at_most(6, labels)}) == 6
+    assert len({look[label].color for label in at_most(6, labels)}) == 6
     assert (look["fedavg"], look["relief"]) == tuple(styles(["relief", "fedavg"])[v] for v in ("fedavg", "relief"))
-    red, green, blue = zip(*((int(s.colour[i : i + 2], 16) for i in (1, 3, 5)) for s in look.values()), strict=True)
+    red, green, blue = zip(*((int(s.color[i : i + 2], 16) for i in (1, 3, 5)) for s in look.values()), strict=True)
     assert all(max(c) - min(c) > 40 or max(c) == 0 for c in zip(red, green, blue, strict=True)), "grey is for bounds"
 
 
