@@ -27,7 +27,7 @@ from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
     COSTS,
-    FACTS,
+    FIRST_FIGURE,
     KEY,
     by_subject,
     curves,
@@ -207,8 +207,8 @@ class Comparison:
         found = []
         for label in bounds_last(by_registry(dict.fromkeys(r.label for r in self.runs)), methods):
             group = self.table[self.table["method"] == label]
-            figures = [name for name in group.columns if name not in FACTS]
-            columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
+            figures = group.loc[:, FIRST_FIGURE:]
+            columns = zip(figures, figures.to_numpy(dtype=float).T, strict=True)
             method = MethodResult(
                 label=label,
                 method=methods[label],
@@ -256,10 +256,6 @@ class Comparison:
     def has(self, label: str) -> bool:
         """True for a method that was run or planned."""
         return any(item.label == label for item in self.items)
-
-    def has_figure(self, figure: str) -> bool:
-        """True where a method has the figure."""
-        return any(figure in row.stats for row in self.rows)
 
     def open_statuses(self, label: str) -> list[str]:
         """The statuses of a method's runs that are not done."""

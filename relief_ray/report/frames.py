@@ -129,17 +129,12 @@ def cells_of(inventory: Inventory) -> Cells:
         titles.append(
             f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
-        facts = {
-            "data_origin": [r.run.data_origin for r in runs],
-            "clock": [r.run.planning_model for r in runs],
-            "program": [r.run.source_digest[:8] for r in runs],
-            "strategy": [r.value("strategy.name") for r in runs],
-        }
+
         last = [run.last_metrics or _UNTESTED for run in runs]
         sensors |= {f"f1_{m}_percent": None for one in last for m in one.f1_by_modality}
         extra |= dict.fromkeys(name for one in last for name in extra_columns(one))
         own |= dict.fromkeys(name for one in last for name in own_scores(one))
-        tables = (run_table(runs, rounds).assign(**facts), rounds)
+        tables = (run_table(runs, rounds), rounds)
         parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:
         runs_of = pd.DataFrame(columns=["run", "strategy", *(name for name in _CELL_COLUMNS if name not in _COSTS)])

@@ -29,19 +29,8 @@ FUSION_BLOCK = "fusion.A."
 MIB = 2**20
 # What two methods' runs share that are compared as a pair.
 KEY = ["fold", "rotation", "seed"]
-# Columns of ``run_table`` that are no figures.
-FACTS = (
-    "run",
-    "method",
-    "is_bound",
-    "personalised",
-    "pooled",
-    *KEY,
-    "repetition",
-    "replicate",
-    "rounds",
-    "model_sha256",
-)
+# The first column of ``run_table`` that is a figure; those before it are facts.
+FIRST_FIGURE = "f1_percent"
 # Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
 COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
 # Columns of ``run_table`` with F1 at equal cost, by the column of ``round_table`` with that cost.
@@ -57,7 +46,7 @@ _ANCHORS = {REFERENCE, PROPOSED}
 
 
 def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = None) -> DataFrame:
-    """A row per run, under its number: ``FACTS`` and every figure, by a clock or by the one that planned it.
+    """A row per run, under its number: facts and every figure, by a clock or by the one that planned it.
 
     What needs FedAvg is taken from its run of the same fold, rotation and seed. ``rounds``: the runs' ``round_table``.
     """
@@ -152,6 +141,10 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
         "replicate": replicate if isinstance(replicate, int) else None,
         "rounds": loaded.rounds[-1].round,
         "model_sha256": loaded.rounds[-1].model_sha256,
+        "data_origin": loaded.run.data_origin,
+        "clock": loaded.run.planning_model,
+        "program": loaded.run.source_digest[:8],
+        "strategy": loaded.value("strategy.name"),
     }
 
 

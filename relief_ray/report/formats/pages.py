@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 
@@ -45,7 +46,8 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
         chapters[-1].append(section)
     contents = "".join(f"<li><a href='#{c[0].slug}'>{inline(c[0].title)}</a></li>" for c in chapters)
     contents += "".join(f"<li><a href='{file}'>{escape(words)}</a></li>" for file, words in document.beside.items())
-    body = "\n".join(_chapter(chapter, drawings, document.numbers) for chapter in chapters)
+    show = partial(_block, drawings=drawings, numbers=document.numbers)
+    body = "\n".join(_chapter(chapter, show) for chapter in chapters)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -56,18 +58,16 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
     )
 
 
-def _chapter(sections: Sequence[Section], drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+def _chapter(sections: Sequence[Section], show: Callable[[Block], str]) -> str:
     """A section of level 2, and those inside it: in its fold where it is folded, else below it."""
     first, *others = sections
-    inside = "\n".join(_section(section, drawings, numbers) for section in others)
-    if first.is_folded or not inside:
-        return _section(first, drawings, numbers, inside)
-    return f"{_section(first, drawings, numbers)}\n{inside}"
+    inside = [_section(section, show) for section in others]
+    return _section(first, show, inside) if first.is_folded else "\n".join([_section(first, show), *inside])
 
 
-def _section(section: Section, drawings: Mapping[str, str], numbers: Mapping[str, str], inside: str = "") -> str:
+def _section(section: Section, show: Callable[[Block], str], inside: Sequence[str] = ()) -> str:
     heading = f"<h{section.level}>{inline(section.title)}</h{section.level}>"
-    blocks = "\n".join([*(_block(b, drawings, numbers) for b in section.blocks), *([inside] if inside else [])])
+    blocks = "\n".join([*map(show, section.blocks), *inside])
     folded = f"<details><summary>{heading}</summary>\n{blocks}\n</details>"
     return (
         f"<section id='{section.slug}'>\n{folded if section.is_folded else f'{heading}{chr(10)}{blocks}'}\n</section>"

@@ -28,7 +28,7 @@ from relief_ray.report.runs import (
     split_name,
 )
 from relief_ray.support.errors import UserError, counted, listed
-from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table, Tone, word_table
+from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table, word_table
 
 # Share of a window that two neighbours may have in common without a word.
 _FEW_SHARED = 0.05
@@ -67,11 +67,9 @@ def counts(inventory: Inventory, comparisons: Sequence[Comparison]) -> Table:
 
 
 def _counts(items: Sequence[GridItem], statuses: Sequence[Status]) -> Iterable[Cell]:
-    number = Counter(s.status for s in items)
-    yield Cell(text=str(len(items)), numbers={"n": len(items)})
-    for status in statuses:
-        tone: Tone = "gap" if number[status] and status != "done" else ""
-        yield Cell(text=str(number[status]), tone=tone, numbers={"n": number[status]})
+    by_status = Counter(s.status for s in items)
+    for number, is_gap in ((len(items), False), *((by_status[status], status != "done") for status in statuses)):
+        yield Cell(text=str(number), tone="gap" if number and is_gap else "", numbers={"n": number})
 
 
 def programs(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:

@@ -341,9 +341,8 @@ def recorded(
     comparison: Comparison, columns: Sequence[Column], always: Collection[Column] = (ROUNDS_TO_85,)
 ) -> tuple[Column, ...]:
     """The columns without those that no run has a figure for, but ``always``: a target that none reached is told."""
-    if not comparison.runs:
-        return tuple(columns)
-    return tuple(c for c in columns if c in always or c.gain or comparison.has_figure(c.figure))
+    known = {figure for row in comparison.rows for figure in row.stats}
+    return tuple(c for c in columns if not known or c in always or c.gain or c.figure in known)
 
 
 def gap(statuses: Sequence[str]) -> Cell:
