@@ -207,14 +207,13 @@ class Comparison:
         found = []
         for label in bounds_last(by_registry(dict.fromkeys(r.label for r in self.runs)), methods):
             group = self.table[self.table["method"] == label]
-            figures = group.loc[:, FIRST_FIGURE:]
-            columns = zip(figures, figures.to_numpy(dtype=float).T, strict=True)
+            figures = group.loc[:, FIRST_FIGURE:].items()
             method = MethodResult(
                 label=label,
                 method=methods[label],
                 personalised=bool(group["personalised"].any()),
                 num_runs=len(group),
-                stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
+                stats={str(name): stat(known) for name, column in figures if (known := column.dropna().tolist())},
                 over_reference=partial(over_reference, label),
             )
             found.append(method)

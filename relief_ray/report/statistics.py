@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import erfc, isnan, sqrt
 from statistics import mean, stdev
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,8 +208,7 @@ _LIMIT = 0.1
 MIN_REPLICATES = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VarianceShares:
+class VarianceShares(NamedTuple):
     """Shares of the variance of one run's score (they sum to 1), and of the paired difference.
 
     Attributes:
@@ -245,9 +244,8 @@ class VarianceShares:
     def __str__(self) -> str:
         """Both decompositions in percent."""
         fold, replicate, residual = self.of_difference
-        names = ("fold", "replicate", "run", "method x fold", "method x replicate", "residual")
-        values = (self.fold, self.replicate, self.run, self.method_fold, self.method_replicate, self.residual)
-        score = ", ".join(f"{name} {100 * value:.0f} %" for name, value in zip(names, values, strict=True))
+        *shares, _ = self._asdict().items()
+        score = ", ".join(f"{name.replace('_', ' x ')} {100 * value:.0f} %" for name, value in shares)
         return (
             f"paired difference: fold {100 * fold:.0f} %, replicate {100 * replicate:.0f} %, residual "
             f"{100 * residual:.0f} % (sd {self.sd_difference:.1f} points); one run's score: {score}"
@@ -285,16 +283,7 @@ def variance_shares(scores: DataFrame) -> VarianceShares | None:
     own = [part / 2 for part in difference]
     common = [max(0.0, part - mine / 2) for part, mine in zip(components((one + two) / 2), own, strict=True)]
     total = sum(common) + sum(own) or 1.0
-    fold, replicate, run, method_fold, method_replicate, residual = (part / total for part in (*common, *own))
-    return VarianceShares(
-        fold=fold,
-        replicate=replicate,
-        run=run,
-        method_fold=method_fold,
-        method_replicate=method_replicate,
-        residual=residual,
-        sd_difference=sum(difference) ** 0.5,
-    )
+    return VarianceShares(*(part / total for part in (*common, *own)), sum(difference) ** 0.5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

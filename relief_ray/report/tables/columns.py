@@ -27,8 +27,6 @@ class Column:
     _: KW_ONLY
     decimals: int = 1
     """Digits after the point."""
-    unit: str = ""
-    """Printed behind the label; empty where the label names it."""
     scale: float = 1.0
     """Factor from the statistic's unit to the printed one."""
     spread: bool = False

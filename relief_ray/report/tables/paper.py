@@ -41,6 +41,7 @@ from relief_ray.report.tables.rows import (
     gap,
     headings,
     is_comparable,
+    method_cell,
     name_of,
     origin_of,
     printed,
@@ -245,14 +246,8 @@ def _varied(comparison: Comparison | None, label: str, row: str) -> Cell:
     if (method := comparison.row(label)) is None:
         return gap(comparison.open_statuses(label))
     number, column = _VARIED.get(comparison.dataset), f"{PREFIX[comparison.backbone]} {PAPER_ROWS.get(label, label)}"
-    cell = figure_cell(
-        method.stats.get(HEADLINE.figure),
-        HEADLINE,
-        origin=origin_of(comparison, label, HEADLINE.figure),
-        paper=read_paper()[number].get(row, column) if number else None,
-        comparable=is_comparable(comparison, any_fleet=True),
-        num_runs=method.num_runs,
-    )
+    theirs = read_paper()[number].get(row, column) if number else None
+    cell = method_cell(comparison, method, HEADLINE, theirs, any_fleet=True)
     return replace(cell, text=f"{cell.text}*") if method.personalised else cell
 
 

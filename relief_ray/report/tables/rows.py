@@ -302,8 +302,9 @@ def method_cell(
     paper: PaperCell | None = None,
     *,
     tight: bool = False,
+    any_fleet: bool = False,
 ) -> Cell:
-    """A method's figure, the headline of own models starred, or its difference.
+    """A method's figure, the headline of own models starred, or its difference; ``any_fleet``: as ``is_comparable``.
 
     The deviation from the paper is of headlines: a personalised method's canonical model has none.
     """
@@ -315,7 +316,7 @@ def method_cell(
         column,
         origin=origin_of(comparison, method.label, column.figure),
         paper=paper,
-        comparable=is_comparable(comparison) and not (column is F1 and method.personalised),
+        comparable=is_comparable(comparison, any_fleet=any_fleet) and not (column is F1 and method.personalised),
         num_runs=method.num_runs,
         tight=tight,
     )
