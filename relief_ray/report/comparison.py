@@ -13,7 +13,7 @@ from functools import cache, cached_property, partial
 from itertools import starmap
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import JsonValue
@@ -87,8 +87,7 @@ _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients
 _PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """Mean and sample standard deviation (none for a single value) over the ``num`` runs that have the figure."""
 
     mean: float
@@ -98,7 +97,7 @@ class Stat:
 
 def stat(values: Sequence[float]) -> Stat:
     """Mean and sample standard deviation."""
-    return Stat(mean=mean(values), std=stdev(values) if len(values) > 1 else None, num=len(values))
+    return Stat(mean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,8 +120,7 @@ def cells_of(inventory: Inventory) -> Cells:
     import pandas as pd
 
     done = {s.name: s for s in inventory.items if s.loaded is not None and (s.loaded.committed or s.status == "done")}
-    parts, titles = [], list[str]()
-    sensors, extra, own = dict[str, None](), dict[str, None](), dict[str, None]()
+    parts, titles, last = [], list[str](), list[Metrics]()
     for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
         runs = [renamed(s.label, s.loaded) for s in comparison.items if s.loaded is not None]
         names = {number: s.name for number, s in enumerate(comparison.items)}
@@ -130,10 +129,7 @@ def cells_of(inventory: Inventory) -> Cells:
             f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
 
-        last = [run.last_metrics or _UNTESTED for run in runs]
-        sensors |= {f"f1_{m}_percent": None for one in last for m in one.f1_by_modality}
-        extra |= dict.fromkeys(name for one in last for name in extra_columns(one))
-        own |= dict.fromkeys(name for one in last for name in own_scores(one))
+        last += [run.last_metrics or _UNTESTED for run in runs]
         tables = (run_table(runs, rounds), rounds)
         parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:
@@ -144,6 +140,9 @@ def cells_of(inventory: Inventory) -> Cells:
         table.assign(run=table["cell"].map(places)).sort_values("run", kind="stable", ignore_index=True)
         for table in map(pd.concat, zip(*parts, strict=True))
     )
+    extra = dict.fromkeys(name for one in last for name in extra_columns(one))
+    sensors = dict.fromkeys(f"f1_{m}_percent" for one in last for m in one.f1_by_modality)
+    own = dict.fromkeys(name for one in last for name in own_scores(one))
     columns = (*_SCORED, *extra, *sensors, *_REST)
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns, metrics=tuple(own))
 

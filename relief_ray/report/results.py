@@ -71,20 +71,16 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
         "tta95": _TTA_SHARE * theirs["f1_percent"],
     }.items():
         table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
-    for cost, budgets in _budgets(small, table, rounds).items():
+    for cost, budgets in _budgets(facts, table, rounds).items():
         table[_AT_EQUAL[cost]] = [score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)]
     return facts.join(table)
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
     """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
-    tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
-    numbers, starts = np.unique(tested["run"].to_numpy(dtype=int), return_index=True)
+    tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)].groupby("run")
     names = ("round", "f1_percent", *_AT_EQUAL)
-    columns = [np.split(tested[name].to_numpy(dtype=float), starts[1:]) for name in names]
-    # Of no evaluation at all there is one empty part, and no run.
-    runs = zip(numbers, *columns, strict=False)
-    return {int(run): dict(zip(names, parts, strict=True)) for run, *parts in runs}
+    return {int(run): {name: own[name].to_numpy(dtype=float) for name in names} for run, own in tested}
 
 
 def _first(tested: Curve | None, target: float) -> list[float]:
@@ -94,24 +90,22 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(runs: Sequence[Loaded], table: DataFrame, rounds: DataFrame) -> dict[str, np.ndarray]:
+def _budgets(facts: DataFrame, table: DataFrame, rounds: DataFrame) -> dict[str, np.ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
     where these differ. NaN where nothing is compared.
     """
-    # Of a run's numbers the largest stands last.
-    most = dict(sorted(zip(rounds["run"], rounds["aggregations"], strict=True)))
-    found = {cost: np.full(len(runs), np.nan) for cost in _AT_EQUAL}
-    keys = [run.replicate for run in runs]
-    for replicate in set(keys):
-        places = [i for i, key in enumerate(keys) if key == replicate]
-        anchors = [i for i in places if runs[i].label in _ANCHORS]
-        used = anchors if len(anchors) >= len(_ANCHORS) else [i for i in places if not runs[i].run.method.is_bound]
+    most = rounds.groupby("run")["aggregations"].max()
+    found = {cost: np.full(len(facts), np.nan) for cost in _AT_EQUAL}
+    for places in facts.groupby(KEY).indices.values():
+        group = facts.iloc[places]
+        anchors = places[group["method"].isin(_ANCHORS)]
+        used = anchors if len(anchors) >= len(_ANCHORS) else places[~group["is_bound"]]
         for total, cost in COSTS.values() if len(used) > 1 else ():
             found[cost][places] = table[total].iloc[used].min()
-        if len(counts := {most[i] for i in places}) > 1:
-            found["aggregations"][places] = min(counts)
+        if (counts := most.iloc[places]).nunique() > 1:
+            found["aggregations"][places] = counts.min()
     return found
 
 

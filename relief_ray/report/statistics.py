@@ -286,8 +286,7 @@ def variance_shares(scores: DataFrame) -> VarianceShares | None:
     return VarianceShares(*(part / total for part in (*common, *own)), sum(difference) ** 0.5)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Units:
+class Units(NamedTuple):
     """Independent differences of two methods: of paired runs, or of whole replicates.
 
     Attributes:
@@ -312,7 +311,7 @@ def units_of(scores: DataFrame, *, least: int = 1) -> Units:
     _, replicate = np.unique(scores["repetition"].to_numpy(), return_inverse=True)
     means = np.bincount(replicate, differences) / np.bincount(replicate)
     on_means = shares is not None and shares.pairs_depend and len(means) >= least
-    return Units(values=tuple((means if on_means else differences).tolist()), on_means=on_means, shares=shares)
+    return Units(tuple((means if on_means else differences).tolist()), on_means, shares)
 
 
 _MAX_PAIRS = 100_000

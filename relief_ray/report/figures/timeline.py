@@ -7,9 +7,8 @@ wait; on a device forward and backward alternate. Everything comes from ``RoundR
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.core.messages import RoundCost
 from relief_ray.report.comparison import Comparison, is_own_method
@@ -44,8 +43,7 @@ _LETTER_IN = 0.066
 _FEW_BARS = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One device: its name, type and sensors, and seconds by stage in the order of ``_STAGES``."""
 
     name: str
@@ -54,8 +52,7 @@ class Bar:
     seconds: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """One method's round."""
 
     title: str
@@ -161,29 +158,20 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
 
 def _bars_of(loaded: Loaded, cost: RoundCost) -> tuple[Bar, ...]:
     """A bar per device; above ``MAX_BARS`` devices, the busiest of every type stands for its type."""
-    fleet = loaded.fleet
-    bars = []
+    fleet, bars = loaded.fleet, []
     for c in cost.clients:
         t, device = c.times, None if fleet is None else fleet.clients[c.client]
-        bars.append(
-            Bar(
-                name=f"client {c.client}",
-                kind="" if device is None else device.device,
-                sensors="" if device is None else " ".join(device.modalities),
-                seconds=(t.down_s, t.forward_s, t.backward_s, t.optimizer_s, t.up_s, c.wait_s),
-            )
-        )
+        kind, sensors = ("", "") if device is None else (device.device, " ".join(device.modalities))
+        seconds = (t.down_s, t.forward_s, t.backward_s, t.optimizer_s, t.up_s, c.wait_s)
+        bars.append(Bar(f"client {c.client}", kind, sensors, seconds))
     return tuple(bars) if len(bars) <= MAX_BARS else busiest(bars)
 
 
 def busiest(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     """The bar that waits least of every type of device."""
-    groups: dict[tuple[str, str], list[Bar]] = {}
-    for bar in bars:
-        groups.setdefault((bar.kind, bar.sensors), []).append(bar)
-    return tuple(
-        replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups.values()
-    )
+    types = dict.fromkeys((b.kind, b.sensors) for b in bars)
+    groups = ([b for b in bars if (b.kind, b.sensors) == kind] for kind in types)
+    return tuple(min(g, key=lambda b: b.seconds[-1])._replace(name=f"slowest of {len(g)}") for g in groups)
 
 
 def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: str) -> None:

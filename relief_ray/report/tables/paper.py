@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from relief_ray.data.registry import recorded_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
@@ -358,8 +359,7 @@ def _device(row: PaperRow, sensors: str, power_w: float) -> Row:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """Our figure for one that the paper's text prints."""
 
     backbone: str
@@ -414,8 +414,8 @@ def text_table(comparisons: Sequence[Comparison]) -> Table | None:
 def _stat(comparison: Comparison, wanted: _Wanted) -> Stat | None:
     if wanted.kinds is not None:
         value = mean_cosine(comparison.runs_of(REFERENCE), _ACC, wanted.kinds)
-        return None if value is None else Stat(mean=value, std=None, num=1)
+        return None if value is None else Stat(value, None, 1)
     first, second = (comparison.stat(label, wanted.figure) for label in (wanted.label, wanted.minus))
     if not wanted.minus or first is None:
         return first
-    return None if second is None else Stat(mean=first.mean - second.mean, std=None, num=min(first.num, second.num))
+    return None if second is None else Stat(first.mean - second.mean, None, min(first.num, second.num))
