@@ -47,6 +47,7 @@ from relief_ray.report.runs import (
     condensed,
     config_text,
     config_value,
+    grouped,
     item_of,
     labelled,
     load_runs,
@@ -571,11 +572,8 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
 
 def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    groups: dict[str, list[GridItem]] = {}
-    settings: dict[str, dict[str, JsonValue]] = {}
-    for item, setting in _settings([item for item in inventory.items if item.config], inventory.parsed):
-        settings[repr(setting)] = setting
-        groups.setdefault(repr(setting), []).append(item)
+    known = _settings([item for item in inventory.items if item.config], inventory.parsed)
+    settings = {repr(setting): setting for _, setting in known}
     searched = searched_keys(item.config for item in inventory.items)
     return tuple(
         Comparison(
@@ -585,7 +583,7 @@ def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
             searched=searched if "choice" in settings[key] else (),
             parsed=inventory.parsed,
         )
-        for key, group in groups.items()
+        for key, group in grouped((repr(setting), item) for item, setting in known).items()
     )
 
 

@@ -18,11 +18,7 @@ from relief_ray.records.schema import VERIFIED
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
-from relief_ray.report.runs import (
-    Loaded,
-    has_folds,
-    split_name,
-)
+from relief_ray.report.runs import Loaded, grouped, has_folds, split_name
 from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
@@ -203,20 +199,15 @@ def _programs(comparison: Comparison) -> Words:
 
 def _edited(comparison: Comparison) -> Words:
     """Methods whose rows are older than a file of the user's that they were computed with."""
-    labels: dict[str, dict[str, None]] = {}
-    for loaded in comparison.runs:
-        for file in changed_files(loaded.run):
-            labels.setdefault(file, {})[loaded.label] = None
+    labels = grouped((file, loaded.label) for loaded in comparison.runs for file in changed_files(loaded.run))
     for file, names in labels.items():
-        yield file, listed(names), "was" if len(names) == 1 else "were"
+        yield file, listed(dict.fromkeys(names)), "was" if len(set(names)) == 1 else "were"
 
 
 def _own_code(comparison: Comparison) -> Words:
     """What came of computing the last rounds of runs with users' code once more."""
-    titles: dict[str, list[str]] = {}
-    for loaded in comparison.runs:
-        if loaded.run.own_sources and loaded.committed is None:
-            titles.setdefault(loaded.run.own_code or "never verified", []).append(loaded.title)
+    runs = (loaded for loaded in comparison.runs if loaded.run.own_sources and loaded.committed is None)
+    titles = grouped((loaded.run.own_code or "never verified", loaded.title) for loaded in runs)
     for verdict, names in titles.items():
         yield verdict, counted(len(names), "run") if verdict == VERIFIED else listed(names)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -262,6 +263,18 @@ def config_text(config: Config, path: str, default: str = "-") -> str:
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, both in order of appearance."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 Hold = Callable[[Loaded], Loaded]
 
 
@@ -413,9 +426,7 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
     its class by the method's ``facts``. Fields that a search varies do not count.
     """
     sections = [(label, _section(config)) for label, config in methods]
-    namesakes: dict[str, list[Config]] = {}
-    for label, strategy in sections:
-        namesakes.setdefault(label, []).append(strategy)
+    namesakes = grouped(sections)
     varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
     names = [
         _variant_name(label, strategy, namesakes[label], keys)
@@ -565,25 +576,20 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     user's own class may change, two of one hash must also agree on every key that both hold.
     """
     alike: dict[str, list[tuple[Config, list[GridItem]]]] = {}
-    groups: list[list[GridItem]] = []
     for item in items:
         values = flat({key: value for key, value in item.config.items() if key not in NOT_DECIDING})
-        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
-        agrees = (same for theirs, same in cells_of_hash if all(theirs[k] == values[k] for k in theirs.keys() & values))
-        group = next(agrees, None)
-        if group is None:
-            group = []
-            cells_of_hash.append((values, group))
-            groups.append(group)
+        of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
+        agrees = (same for theirs, same in of_hash if all(theirs[k] == values[k] for k in theirs.keys() & values))
+        group = next(agrees, [])
+        if not group:
+            of_hash.append((values, group))
         group.append(item)
-    return tuple(item for group in groups for item in _one(group))
+    return tuple(item for of_hash in alike.values() for _, group in of_hash for item in _one(group))
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
-    places: dict[str, list[tuple[GridItem, Loaded]]] = {}
-    for item in same:
-        if (loaded := item.done) is not None:
-            places.setdefault(repr(loaded.place), []).append((item, loaded))
+    done = ((item, loaded) for item in same if (loaded := item.done) is not None)
+    places = grouped((repr(loaded.place), (item, loaded)) for item, loaded in done)
     if not places:
         yield min(same, key=lambda s: _RANK.index(s.status))
     for (first, _), *others in places.values():

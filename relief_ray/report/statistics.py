@@ -283,7 +283,7 @@ def variance_shares(scores: DataFrame) -> VarianceShares | None:
     own = [part / 2 for part in difference]
     common = [max(0.0, part - mine / 2) for part, mine in zip(components((one + two) / 2), own, strict=True)]
     total = sum(common) + sum(own) or 1.0
-    return VarianceShares(*(part / total for part in (*common, *own)), sum(difference) ** 0.5)
+    return VarianceShares._make((*(part / total for part in (*common, *own)), sum(difference) ** 0.5))
 
 
 class Units(NamedTuple):

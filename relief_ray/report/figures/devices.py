@@ -28,7 +28,7 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.remarks import DeviceShare, device_shares
 from relief_ray.report.results import FUSION_BLOCK
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import Loaded, grouped
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted
 
@@ -117,10 +117,7 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
     """All clients, or the first of every device type where they are too many to be drawn."""
     if len(clients) <= MAX_CLIENTS:
         return list(clients)
-    first: dict[str, int] = {}
-    for n in clients:
-        first.setdefault(types.get(n, "?"), n)
-    return list(first.values())
+    return [same[0] for same in grouped((types.get(n, "?"), n) for n in clients).values()]
 
 
 def devices(comparison: Comparison) -> Figure | None:
@@ -178,9 +175,7 @@ def devices(comparison: Comparison) -> Figure | None:
 
 def collected(values: Iterable[tuple[Key, float]]) -> dict[Key, list[float]]:
     """All values of every key; keys by the first appearance of their first part, then by size."""
-    found: dict[Key, list[float]] = {}
-    for key, value in values:
-        found.setdefault(key, []).append(value)
+    found = grouped(values)
     first = list(dict.fromkeys(key[0] for key in found))
     return {key: found[key] for key in sorted(found, key=lambda key: (first.index(key[0]), key))}
 

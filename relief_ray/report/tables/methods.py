@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from statistics import fmean
 
 from pydantic import JsonValue
@@ -22,7 +21,7 @@ from relief_ray.report.remarks import (
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, has_folds, searched_keys
+from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, grouped, has_folds, searched_keys
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
@@ -200,13 +199,15 @@ _LEARNING_RATE = "training.lr"
 
 def search_table(comparison: Comparison) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
-    rates, places, rows = sorted(set(map(_rate, comparison.items))), defaultdict(list), defaultdict(list)
+    items = comparison.items
+    rates = sorted(set(map(_rate, items)))
     # Folds are never averaged: one validates on subjects that another tests.
-    has_folds = len({_fold(item) for item in comparison.items}) > 1
-    for item in comparison.items:
-        places[item.label, _fold(item)].append(item)
-        rows[" ".join(filter(None, (item.label, f"fold {_fold(item)}" * has_folds, _others(item))))].append(item)
-    has_rounds = any(item.status == "stopped" for item in comparison.items)
+    places = grouped(((item.label, _fold(item)), item) for item in items)
+    has_folds = len({_fold(item) for item in items}) > 1
+    has_rounds = any(item.status == "stopped" for item in items)
+
+    def name(item: GridItem) -> str:
+        return " ".join(filter(None, (item.label, f"fold {_fold(item)}" * has_folds, _others(item))))
 
     def row(name: str, tries: Sequence[GridItem]) -> Row:
         best = _best(places[tries[0].label, _fold(tries[0])])
@@ -224,7 +225,7 @@ def search_table(comparison: Comparison) -> Table:
     return Table(
         caption=f"Search by validation F1 (%): {comparison.title}.",
         head=("method", *(f"lr {rate:g}" for rate in rates)),
-        rows=tuple(itertools.starmap(row, rows.items())),
+        rows=tuple(starmap(row, grouped((name(item), item) for item in items).items())),
         notes=(protocol(comparison), note, *([stops] if has_rounds else [])),
     )
 
@@ -249,9 +250,7 @@ def _scores(items: Sequence[GridItem]) -> list[float]:
 
 def _best(items: Sequence[GridItem]) -> str:
     """The values of the best try, the first listed where several are; empty where none has a score."""
-    tries = defaultdict(list)
-    for item in items:
-        tries[_values(item.config)].append(item)
+    tries = grouped((_values(item.config), item) for item in items)
     means = {values: fmean(scores) for values, group in tries.items() if (scores := _scores(group))}
     return max(means, key=lambda values: means[values], default="")
 

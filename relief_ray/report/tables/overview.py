@@ -5,7 +5,7 @@ Measured and simulated figures stand in columns of their own and are never added
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import mean
@@ -24,6 +24,7 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
+    grouped,
     has_folds,
     split_name,
 )
@@ -168,9 +169,7 @@ def data_tables(comparison: Comparison, slug: str) -> tuple[Table, ...]:
 
 def _one_of_each(runs: Sequence[Loaded]) -> list[Loaded]:
     """A run of every fold and rotation, which decide windows and devices; pooled ones only in want of others."""
-    kinds: dict[tuple[int, int], Loaded] = {}
-    for loaded in sorted(runs, key=attrgetter("pooled")):
-        kinds.setdefault(loaded.replicate[:2], loaded)
+    kinds = {loaded.replicate[:2]: loaded for loaded in reversed(sorted(runs, key=attrgetter("pooled")))}
     return [kinds[kind] for kind in sorted(kinds)]
 
 
@@ -297,14 +296,14 @@ def physical_table(comparison: Comparison) -> Table | None:
 
 def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
     """Rounds of devices by method and type: number of the run, as measured, as simulated where the clock has it."""
-    groups = defaultdict(list)
-    for number, loaded in enumerate(comparison.runs):
-        types = loaded.types
-        for record in loaded.trained:
-            costs = {cost.client: cost for cost in record.costs[comparison.clock].clients}
-            for client, measured in record.physical.items():
-                groups[loaded.label, types.get(client, "?")].append((number, measured, costs.get(client)))
-    return groups
+    return grouped(
+        ((loaded.label, types.get(client, "?")), (number, measured, costs.get(client)))
+        for number, loaded in enumerate(comparison.runs)
+        for types in (loaded.types,)
+        for record in loaded.trained
+        for costs in ({cost.client: cost for cost in record.costs[comparison.clock].clients},)
+        for client, measured in record.physical.items()
+    )
 
 
 def _cells(group: Sequence[_Measured]) -> Iterator[Cell]:

@@ -31,7 +31,7 @@ from relief_ray.report.remarks import (
     protocol,
     stand_in_note,
 )
-from relief_ray.report.runs import config_value, split_name
+from relief_ray.report.runs import config_value, grouped, split_name
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, labels_of
@@ -189,10 +189,7 @@ def sensitivity_tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
 
     Settings of one table differ in backbone, gap and number of clients alone.
     """
-    groups: dict[str, list[Comparison]] = {}
-    for comparison in comparisons:
-        key = repr((comparison.dataset, comparison.text("data.split"), comparison.differs))
-        groups.setdefault(key, []).append(comparison)
+    groups = grouped((repr((c.dataset, c.text("data.split"), c.differs)), c) for c in comparisons)
     for i, group in enumerate(groups.values(), 1):
         if len({(e.gap, e.num_clients) for e in group}) > 1:
             yield _sensitivity(group, f"sensitivity-{i}")
