@@ -317,13 +317,13 @@ def verdict_table(judgement: Judgement) -> Table:
 def _row(judged: JudgedClaim) -> Row:
     ps = {"p": None if judged.outcome is None else judged.outcome.p, "p_holm": judged.p_holm}
     cells = (
-        Cell(text=judged.verdict, tone=_TONES.get(judged.verdict, "")),
-        *(Cell(text=NONE if p is None else f"{p:.3g}", numbers={name: p}) for name, p in ps.items()),
-        Cell(text=judged.evidence),
+        Cell(judged.verdict, tone=_TONES.get(judged.verdict, "")),
+        *(Cell(NONE if p is None else f"{p:.3g}", numbers={name: p}) for name, p in ps.items()),
+        Cell(judged.evidence),
     )
     # A sentence of its own says nothing of the rows' names, which `brief` has.
     name = f"{judged.claim.text} ({judged.claim.brief})" if judged.claim.text else judged.claim.brief
-    return Row(name=name, cells=cells)
+    return Row(name, cells)
 
 
 def scatter(judgement: Judgement) -> Paragraphs:

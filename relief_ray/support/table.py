@@ -57,7 +57,7 @@ _LATEX = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """Table cell."""
 
@@ -73,7 +73,7 @@ class Cell:
     """The same figure unrounded, for the CSV file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """Table row under its name; ``rule``: a line stands above it, ``faint``: printed pale (bounds)."""
 
@@ -252,7 +252,7 @@ class Table:
 
 def word_table(head: Sequence[str], rows: Iterable[Sequence[str]], slug: str = "", caption: str = "") -> Table:
     """Table of words; the first of each row is its name."""
-    named = tuple(Row(name=first, cells=tuple(Cell(text=text) for text in rest)) for first, *rest in rows)
+    named = tuple(Row(first, tuple(Cell(text) for text in rest)) for first, *rest in rows)
     return Table(slug=slug, caption=caption, head=tuple(head), rows=named, is_text=True)
 
 

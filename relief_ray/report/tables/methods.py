@@ -138,7 +138,7 @@ def clocks_table(comparison: Comparison) -> Table | None:
         if SPEEDUP.figure in method.stats:
             known = ((c, next(m for m in c.rows if m.label == method.label), column) for c, column in by_clock)
             cells = tuple(method_cell(c, m, column) for c, m, column in known)
-            rows.append(Row(name=name_of(method), cells=cells, faint=method.is_bound))
+            rows.append(Row(name_of(method), cells, faint=method.is_bound))
     note = (
         f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
         f"the main table.{' The last column counts the bootstrap round.' if with_round_0 else ''}"
@@ -163,7 +163,7 @@ def _tuned(tuned: Comparison, column: Column, label: str) -> Cell:
     """F1 with the values that a search chose, several (one per fold) side by side below it; the speed of these runs."""
     is_score = column.figure == HEADLINE.figure
     if (method := tuned.row(label)) is None:
-        return gap(tuned.open_statuses(label)) if is_score else Cell(text="", tone="gap")
+        return gap(tuned.open_statuses(label)) if is_score else Cell("", tone="gap")
     chosen = dict.fromkeys(_values(s.config) for s in tuned.items if s.label == label)
     cell = method_cell(tuned, method, column)
     return replace(cell, below="; ".join(chosen)) if is_score else cell
@@ -212,7 +212,7 @@ def search_table(comparison: Comparison) -> Table:
     def row(name: str, tries: Sequence[GridItem]) -> Row:
         best = _best(places[tries[0].label, _fold(tries[0])])
         of_rates = ([item for item in tries if _rate(item) == rate] for rate in rates)
-        return Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in of_rates))
+        return Row(name, tuple(_tries(items, best, has_rounds=has_rounds) for items in of_rates))
 
     note = (
         "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
@@ -264,7 +264,7 @@ def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
         tested = [record.validation.headline for record in trained if record.validation is not None]
         last = 100 * tested[-1] if tested and tested[-1] is not None else None
         return Cell(
-            text=NONE if last is None else f"{last:.1f}",
+            NONE if last is None else f"{last:.1f}",
             below=f"{trained[-1].round} rounds, stopped",
             tone="gap",
             numbers={"mean": last, "rounds": trained[-1].round, "status": "stopped"},

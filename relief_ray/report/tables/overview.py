@@ -63,14 +63,14 @@ def counts(inventory: Inventory, comparisons: Sequence[Comparison]) -> Table:
         slug="cells",
         caption="Cells by status. Only `done` cells enter means; the others are listed under Gaps.",
         head=("experiment", "planned or found", *statuses),
-        rows=tuple(Row(name=name, cells=tuple(_counts(items, statuses)), rule=name == "all") for name, items in groups),
+        rows=tuple(Row(name, tuple(_counts(items, statuses)), rule=name == "all") for name, items in groups),
     )
 
 
 def _counts(items: Sequence[GridItem], statuses: Sequence[Status]) -> Iterable[Cell]:
     by_status = Counter(s.status for s in items)
     for number, is_gap in ((len(items), False), *((by_status[status], status != "done") for status in statuses)):
-        yield Cell(text=str(number), tone="gap" if number and is_gap else "", numbers={"n": number})
+        yield Cell(str(number), tone="gap" if number and is_gap else "", numbers={"n": number})
 
 
 def programs(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:
@@ -289,7 +289,7 @@ def physical_table(comparison: Comparison) -> Table | None:
     return Table(
         caption=f"Testbed as measured, beside the simulation: {comparison.title}.",
         head=("method, type", "runs", *pairs, "boards", "slowed, % of rounds"),
-        rows=tuple(Row(name=f"{label}, type {kind}", cells=tuple(_cells(group))) for (label, kind), group in known),
+        rows=tuple(Row(f"{label}, type {kind}", tuple(_cells(group))) for (label, kind), group in known),
         notes=_NOTES,
     )
 
@@ -309,12 +309,12 @@ def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
 def _cells(group: Sequence[_Measured]) -> Iterator[Cell]:
     runs, measured, costs = zip(*group, strict=True)
     simulated = [cost for cost in costs if cost is not None]
-    yield Cell(text=str(len({*runs})), numbers={"n": len({*runs})})
+    yield Cell(str(len({*runs})), numbers={"n": len({*runs})})
     for _, ours, theirs, decimals in _PAIRS:
         yield _mean(map(attrgetter(ours), measured), decimals, "measured")
         yield _mean(map(attrgetter(theirs), simulated), decimals, "simulated")
     modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in measured}
-    yield Cell(text="; ".join(sorted(modes)))
+    yield Cell("; ".join(sorted(modes)))
     yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in measured), 0, "measured")
 
 
@@ -322,6 +322,6 @@ def _mean(values: Iterable[float | None], decimals: int, origin: Origin) -> Cell
     """Mean of the values that are there, ``n/a`` without any."""
     there = [value for value in values if value is not None]
     if not there:
-        return Cell(text="n/a", origin=origin, numbers={"n": 0, "origin": origin})
+        return Cell("n/a", origin=origin, numbers={"n": 0, "origin": origin})
     numbers: dict[str, Number] = {"mean": mean(there), "n": len(there), "origin": origin}
-    return Cell(text=f"{mean(there):.{decimals}f}", origin=origin, numbers=numbers)
+    return Cell(f"{mean(there):.{decimals}f}", origin=origin, numbers=numbers)

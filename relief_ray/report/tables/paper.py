@@ -202,7 +202,7 @@ def _sensitivity(group: Sequence[Comparison], slug: str) -> Table:
     backbones = [b for b in BACKBONES if any(e.backbone == b for e in group)]
     columns = [(b, m) for b in backbones for m in _of_every_fleet(group)]
     rows = [
-        Row(name=name, cells=tuple(_varied(known.get((b, wide, n)), m, name) for b, m in columns), rule=opens)
+        Row(name, tuple(_varied(known.get((b, wide, n)), m, name) for b, m in columns), rule=opens)
         for name, wide, n, opens in _fleets(group)
     ]
     note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones."
@@ -347,11 +347,11 @@ def _device(row: PaperRow, sensors: str, power_w: float) -> Row:
     watts = row.cells["power (W)"].value
     numbers: dict[str, Number] = {"mean": power_w, "paper": watts}
     return Row(
-        name=f"Type {row.name[-1]} ({row.name})",
-        cells=(
-            Cell(text=NONE, below=row.cells["power mode"].text),
-            Cell(text=sensors, below=row.cells["modality"].text),
-            Cell(text=f"{power_w:g}", below="" if watts is None else f"{watts:g}", numbers=numbers),
+        f"Type {row.name[-1]} ({row.name})",
+        (
+            Cell(NONE, below=row.cells["power mode"].text),
+            Cell(sensors, below=row.cells["modality"].text),
+            Cell(f"{power_w:g}", below="" if watts is None else f"{watts:g}", numbers=numbers),
         ),
     )
 
@@ -394,8 +394,8 @@ def text_table(comparisons: Sequence[Comparison]) -> Table | None:
                     paper=theirs.cells["value"],
                     comparable=is_comparable(comparison),
                 )
-                cells = (Cell(text=theirs.cells["section"].text), ours, Cell(text=comparison.title))
-                rows.append(Row(name=theirs.name, cells=cells))
+                cells = (Cell(theirs.cells["section"].text), ours, Cell(comparison.title))
+                rows.append(Row(theirs.name, cells))
                 break
     if not rows:
         return None

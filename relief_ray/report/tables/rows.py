@@ -106,17 +106,17 @@ def table_of(
     def shown(column: Column, label: str) -> Cell:
         if tight:
             method = comparison.row(label)
-            return Cell(text=NONE if method is None else show(comparison, method, column, None).text)
+            return Cell(NONE if method is None else show(comparison, method, column, None).text)
         theirs = beside(label, column)
         if method := comparison.row(label):
             return show(comparison, method, column, theirs)
         known = None if column.gain else theirs
         numbers: dict[str, Number] = {"n": 0, "paper": None if known is None else known.value}
-        return Cell(text="", below=_paper_line(known, column), tone="gap", numbers=numbers)
+        return Cell("", below=_paper_line(known, column), tone="gap", numbers=numbers)
 
     def printed_alone(column: Column, label: str) -> Cell:
         theirs = beside(label, column)
-        return Cell(text=NONE if theirs is None or theirs.value is None else f"{theirs.value:.{column.decimals}f}")
+        return Cell(NONE if theirs is None or theirs.value is None else f"{theirs.value:.{column.decimals}f}")
 
     makers: list[tuple[str, Callable[[str], Cell]]] = [] if tight else [("runs", partial(runs_cell, comparison))]
     for head, column in zip(heads or [column.head for column in columns], columns, strict=True):
@@ -126,8 +126,8 @@ def table_of(
     makers += (more or {}).items()
     rows = (
         Row(
-            name=names.get(label, label),
-            cells=tuple(make(label) for _, make in makers),
+            names.get(label, label),
+            tuple(make(label) for _, make in makers),
             rule=label in lines,
             faint=label in bounds,
         )
@@ -292,7 +292,7 @@ def figure_cell(
             change = stat.mean * column.scale - paper.value
             below += f", {change:+.{column.decimals}f}"
     text = number_text(stat, column, num_runs, tight=tight)
-    return Cell(text=text, below=below, origin=origin, numbers=numbers | {"deviation": change})
+    return Cell(text, below=below, origin=origin, numbers=numbers | {"deviation": change})
 
 
 def method_cell(
@@ -335,7 +335,7 @@ def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) 
     mean, low, high, n = (None, None, None, 0) if ours is None else (ours.mean, ours.low, ours.high, ours.num_pairs)
     numbers: dict[str, Number] = {"mean": mean, "low": low, "high": high, "n": n, "paper": theirs, "origin": origin}
     below = "" if theirs is None else f"{theirs:+.1f}"
-    return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
+    return Cell(interval_text(ours), below=below, origin=origin, numbers=numbers)
 
 
 def recorded(
@@ -349,7 +349,7 @@ def recorded(
 def gap(statuses: Sequence[str]) -> Cell:
     """Empty place with its reason: the statuses of the runs that should have filled it."""
     text = ", ".join(dict.fromkeys(statuses)) or "not run"
-    return Cell(text=text, tone="gap", numbers={"n": 0, "status": text})
+    return Cell(text, tone="gap", numbers={"n": 0, "status": text})
 
 
 def runs_cell(comparison: Comparison, label: str) -> Cell:
@@ -361,4 +361,4 @@ def runs_cell(comparison: Comparison, label: str) -> Cell:
     text = f"{method.num_runs} of {planned}" if lacking else str(method.num_runs)
     below = f"{other} by other code" if other else ""
     numbers: dict[str, Number] = {"n": method.num_runs, "planned": planned, "other_code": other}
-    return Cell(text=text, below=below, tone="warn" if lacking or other else "", numbers=numbers)
+    return Cell(text, below=below, tone="warn" if lacking or other else "", numbers=numbers)
