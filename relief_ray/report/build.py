@@ -120,27 +120,28 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     known = [e for e in settings if e.choice != "try"]
     verdicts, problems = judge(known, registry)
     sections = [
-        *_section("Different programs", "notice", [_notice(_mixture(inventory))]),
-        *_section("Claims that are not judged", "claims", [_notice(problems)]),
+        _section("Different programs", "notice", [_notice(_mixture(inventory))]),
+        _section("Claims that are not judged", "claims", [_notice(problems)]),
     ]
     for number, (comparison, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
         # Of many settings the first stands open; the others, which are as long, are a click away.
         is_folded = number > 1 and len(known) > _MOST_OPEN
         sections += _setting(comparison, f"e{number}", judgement, known, is_folded, bool(registry.files))
-    for number, comparison in enumerate((e for e in settings if e.choice == "try"), 1):
-        table = _called(f"search-{number}", search_table(comparison))
-        sections += _section(comparison.title, f"s{number}", [table], is_folded=True)
     absent, is_long = gaps(inventory), len(settings) > _MOST_OPEN
     sections += [
-        *_section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
-        *_section("Gaps", "gaps", [absent], is_folded=_has_many_rows(absent)),
-        *_section("What this rests on", "overview", overview(inventory, settings), is_folded=is_long),
+        *(
+            _section(e.title, f"s{number}", [_called(f"search-{number}", search_table(e))], is_folded=True)
+            for number, e in enumerate((e for e in settings if e.choice == "try"), 1)
+        ),
+        _section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
+        _section("Gaps", "gaps", [absent], is_folded=_has_many_rows(absent)),
+        _section("What this rests on", "overview", overview(inventory, settings), is_folded=is_long),
     ]
     names = dict.fromkeys(e.data_title for e in settings if e.dataset)
     return Document(
         title=f"Results on {listed(names)}" if names else "Results",
         lead=lead(inventory, settings),
-        sections=tuple(sections),
+        sections=tuple(section for section in sections if section.blocks),
         footer=footer(inventory.done),
     )
 
@@ -152,10 +153,10 @@ def _called(slug: str, block: Named | None) -> Named | None:
 
 def _section(
     title: str, slug: str, blocks: Iterable[Block | None], *, level: int = 2, is_folded: bool = False
-) -> list[Section]:
-    """The section, or none where it has nothing to show."""
+) -> Section:
+    """The section with the blocks that there are; one without any is left out in the end."""
     shown = tuple(block for block in blocks if block is not None)
-    return [Section(title=title, slug=slug, blocks=shown, level=level, is_folded=is_folded)] if shown else []
+    return Section(title=title, slug=slug, blocks=shown, level=level, is_folded=is_folded)
 
 
 def _notice(lines: Sequence[str], tone: Tone = "warn") -> Paragraphs | None:
@@ -230,7 +231,10 @@ def _setting(
         ("More tables", "tables", tables, True),
     ]
     first = [verdict, _called(f"{slug}-main", main_table(comparison, known)), *(drawings[name] for name in _FIRST)]
-    sections = _section(comparison.title, slug, first, is_folded=is_folded)
-    for title, name, blocks, folded in shown:
-        sections += _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
-    return sections
+    return [
+        _section(comparison.title, slug, first, is_folded=is_folded),
+        *(
+            _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
+            for title, name, blocks, folded in shown
+        ),
+    ]

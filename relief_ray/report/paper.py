@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 
 from relief_ray.strategies import DESCRIBED, PRESETS, PROPOSED, method_name
 from relief_ray.support.frozen import FrozenConfig
 
-_TABLES_FILE = "paper.json"
 VARIANT_ROWS = {PROPOSED: "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
 V0, V1, V2, V3 = VARIANT_ROWS
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
@@ -49,8 +47,7 @@ class PaperTable(FrozenConfig):
 
     def get(self, name: str, column: str) -> PaperCell | None:
         """A cell; None where the paper has no such row or column."""
-        row = next((r for r in self.rows if r.name == name), None)
-        return None if row is None else row.cells.get(column)
+        return next((r.cells.get(column) for r in self.rows if r.name == name), None)
 
 
 class Paper(FrozenConfig):
@@ -65,11 +62,10 @@ class Paper(FrozenConfig):
         return next(t for t in self.tables if t.table == table)
 
 
-@lru_cache(maxsize=1)
+@cache
 def read_paper() -> Paper:
     """The values that ship with the package."""
-    text = files("relief_ray.report").joinpath(_TABLES_FILE).read_text(encoding="utf-8")
-    return Paper.model_validate(json.loads(text))
+    return Paper.model_validate_json(files("relief_ray.report").joinpath("paper.json").read_bytes())
 
 
 _BY_TITLE = {preset.title: name for name, preset in DESCRIBED.items()}
