@@ -140,14 +140,11 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
         if len(found) == 1 and (place := comparisons.index(found[0])) not in judged:
             judged[place] = file, [_judge(found[0], claim, file, number) for claim in claims]
         else:
-            why = (
-                f"{len(found)} settings here fit, none is judged; name what tells them apart (`data`, `split`, `where`)"
-            )
-            why = why if found else "no finished runs of that here, none is judged"
+            many = f"{len(found)} settings here fit, none is judged; name what tells them apart"
+            why = f"{many} (`data`, `split`, `where`)" if found else "no finished runs of that here, none is judged"
             about = ", ".join(filter(None, (file.claims.data, file.claims.split))) or "any data"
             problems.append(f"The claims about {about}: {why}.")
-    ordered = sorted(judged.items())
-    tested = [c.outcome.p for _, (_, of_file) in ordered for c in of_file if c.outcome is not None]
+    tested = [c.outcome.p for _, of_file in judged.values() for c in of_file if c.outcome is not None]
     adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
     judgements = {
         place: Judgement(
@@ -158,7 +155,7 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
                 filter(None, (aa_rate(comparisons[place], f) for f in dict.fromkeys(c.claim.figure for c in of_file)))
             ),
         )
-        for place, (file, of_file) in ordered
+        for place, (file, of_file) in judged.items()
     }
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
 

@@ -41,10 +41,6 @@ class PaperTable(FrozenConfig):
     note: str
     rows: tuple[PaperRow, ...]
 
-    def __getitem__(self, name: str) -> PaperRow:
-        """The row of a method, variant or setting."""
-        return next(r for r in self.rows if r.name == name)
-
     def get(self, name: str, column: str) -> PaperCell | None:
         """A cell; None where the paper has no such row or column."""
         return next((r.cells.get(column) for r in self.rows if r.name == name), None)
@@ -91,17 +87,17 @@ def paper_row(label: str) -> str:
     return PAPER_ROWS.get(label) or _FITTED_ROWS.get(label, label)
 
 
-def beside(paper: Paper, label: str, backbone: str, column: str) -> PaperCell | None:
+def beside(label: str, backbone: str, column: str) -> PaperCell | None:
     """Cell of a method in Table I or II (V1 to V3: Table III); None where the paper prints none.
 
     Args:
-        paper: the paper's tables.
         label: our name of the method.
         backbone: ``cnn`` (Table I) or ``moment_lora`` (Table II); others have no table.
         column: a heading of Table I or II, e.g. ``Comm (MB)``.
     """
     if backbone not in TABLES:
         return None
+    paper = read_paper()
     if label in VARIANT_ROWS and label not in PAPER_ROWS:
         return paper["III"].get(VARIANT_ROWS[label], f"{PREFIX[backbone]} {column}")
     return paper[TABLES[backbone]].get(paper_row(label), column)

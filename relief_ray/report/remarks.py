@@ -452,8 +452,8 @@ def versus(comparison: Comparison) -> str:
 def alike_pairs(comparison: Comparison) -> str:
     """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
     folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
-    gains = {row.label: gain for row in comparison.rows if (gain := comparison.gain(row)) is not None}
-    known = {label: gain for label, gain in gains.items() if gain.low is not None}
+    gains = ((row.label, comparison.gain(row)) for row in comparison.rows)
+    known = {label: gain for label, gain in gains if gain is not None and gain.low is not None}
     if min(len(folds), len(repetitions)) < 2 or not known:
         return ""
     if len(repetitions) < MIN_REPLICATES:
@@ -531,16 +531,12 @@ def directions(comparison: Comparison, paper: Paper) -> list[str]:
         row = comparison.row(label)
         if row is None or label in (REFERENCE, PROPOSED):
             continue
-        scores = (
-            ("F1", row.f1, table.get(name, f"{data} F1 (%)"), data),
-            (
-                "rare-modality F1",
-                row.over_reference("f1_rare_percent"),
-                table.get(name, "rare-modality F1 (%)"),
-                "PAMAP2",
-            ),
-        )
-        found = [_speed(row, table.get(name, "speedup"), comparison.clock), *(_score(*score) for score in scores)]
+        rare, column = row.over_reference("f1_rare_percent"), "rare-modality F1 (%)"
+        found = [
+            _speed(row, table.get(name, "speedup"), comparison.clock),
+            _score("F1", row.f1, table.get(name, f"{data} F1 (%)"), data),
+            _score("rare-modality F1", rare, table.get(name, column), "PAMAP2"),
+        ]
         sentences += [f"`{label}`: {words}." for words in found if words]
     return sentences
 

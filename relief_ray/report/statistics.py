@@ -86,11 +86,6 @@ class Paired:
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
-def interval_text(difference: Paired | None) -> str:
-    """The difference with its interval; ``-`` where there is none."""
-    return NONE if difference is None else str(difference)
-
-
 def paired(differences: Sequence[float], *, on_means: bool = False, margin: float | None = None) -> Paired | None:
     """All figures of one set of differences; None for an empty set.
 

@@ -27,7 +27,7 @@ from relief_ray.report.figures.style import (
     sheet,
     top_legend,
 )
-from relief_ray.report.remarks import mark, own_models
+from relief_ray.report.remarks import mark, own_models, span_text
 from relief_ray.report.results import MIB
 from relief_ray.report.runs import split_name
 from relief_ray.support.errors import listed
@@ -101,8 +101,7 @@ def _bands(comparison: Comparison, methods: Sequence[str]) -> str:
     numbers = [len(comparison.runs_of(label)) for label in methods]
     if max(numbers, default=0) < 2:
         return ""
-    few, many = min(numbers), max(numbers)
-    return f"; mean of {few if few == many else f'{few} to {many}'} runs, bands: ± sample standard deviation"
+    return f"; mean of {span_text(numbers, 0)} runs, bands: ± sample standard deviation"
 
 
 def progress(comparison: Comparison) -> Figure | None:

@@ -15,7 +15,7 @@ from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.remarks import mark
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import Loaded, grouped
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import percent, with_title
@@ -169,8 +169,7 @@ def _bars_of(loaded: Loaded, cost: RoundCost) -> tuple[Bar, ...]:
 
 def busiest(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     """The bar that waits least of every type of device."""
-    types = dict.fromkeys((b.kind, b.sensors) for b in bars)
-    groups = ([b for b in bars if (b.kind, b.sensors) == kind] for kind in types)
+    groups = grouped(((b.kind, b.sensors), b) for b in bars).values()
     return tuple(min(g, key=lambda b: b.seconds[-1])._replace(name=f"slowest of {len(g)}") for g in groups)
 
 
@@ -201,8 +200,7 @@ def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: 
 def _types(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
     """First and last row of each device type whose rows stand together, with its text: one line for a single row."""
     found = []
-    for kind, sensors in dict.fromkeys((b.kind, b.sensors) for b in bars if b.kind):
-        rows = [i for i, b in enumerate(bars) if (b.kind, b.sensors) == (kind, sensors)]
+    for (kind, sensors), rows in grouped(((b.kind, b.sensors), i) for i, b in enumerate(bars) if b.kind).items():
         if rows[-1] - rows[0] == len(rows) - 1:
             found.append((rows[0], rows[-1], f"Type {kind}{', ' if len(rows) == 1 else chr(10)}{sensors}"))
     return found

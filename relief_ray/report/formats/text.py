@@ -10,7 +10,6 @@ from textwrap import fill
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.remarks import caption, remarks
 from relief_ray.report.tables.methods import all_tables, lead_table, taken_over
-from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
 from relief_ray.support.table import Number, Table, marked
 from relief_ray.support.table import as_csv as write_csv
@@ -44,8 +43,7 @@ def plain(comparison: Comparison, width: int = WIDTH, *, wide: bool = False, leg
 
 def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
     """Sentences below the tables: what headings mean, what differences are taken over, names, and remarks."""
-    names = names_line(comparison)
-    return [*legend_of(tables), *taken_over(comparison), *([names] if names else []), *remarks(comparison)]
+    return [*legend_of(tables), *taken_over(comparison), *remarks(comparison)]
 
 
 def markdown(comparison: Comparison, *, wide: bool = True) -> str:

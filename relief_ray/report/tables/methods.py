@@ -11,7 +11,7 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
-from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
+from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside
 from relief_ray.report.remarks import (
     alike_pairs,
     equal_rounds,
@@ -116,13 +116,12 @@ def _details(comparison: Comparison) -> Iterator[str]:
     """Protocol, clock, what differences are taken over, and names."""
     yield from premises(comparison)
     yield from (f"{text}." for text in taken_over(comparison))
-    if names := names_line(comparison):
-        yield f"{names}."
 
 
 def taken_over(comparison: Comparison) -> list[str]:
-    """Sentences on what the differences to FedAvg are taken over."""
-    return [*filter(None, (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison)))]
+    """Sentences on what the differences to FedAvg are taken over, and on the methods' names."""
+    sentences = (equal_rounds, alike_pairs, whose_intervals, names_line)
+    return [text for make in sentences if (text := make(comparison))]
 
 
 def clocks_table(comparison: Comparison) -> Table | None:
@@ -261,8 +260,8 @@ def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
     scores = [100 * f1 for f1 in _scores(items)]
     if not scores and stopped:
         trained = stopped[-1].trained
-        tested = [record.validation.headline for record in trained if record.validation is not None]
-        last = 100 * tested[-1] if tested and tested[-1] is not None else None
+        f1 = next((record.validation.headline for record in reversed(trained) if record.validation is not None), None)
+        last = None if f1 is None else 100 * f1
         return Cell(
             NONE if last is None else f"{last:.1f}",
             below=f"{trained[-1].round} rounds, stopped",
@@ -379,7 +378,7 @@ def _compared(
         # The paper does not say which of our two its F1 is: it stands behind both.
         if is_brief or not column.brief or (column is col.F1 and OWN_F1 in shown):
             return None
-        return beside(read_paper(), label, comparison.backbone, column.printed(comparison.dataset))
+        return beside(label, comparison.backbone, column.printed(comparison.dataset))
 
     table = table_of(comparison, [m.label for m in comparison.rows], shown, slug=slug, beside=theirs, tight=True)
     meanings = {head: _PRINTED for head in table.head if head.startswith(OF_PAPER)} | _meanings(shown)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from operator import attrgetter
 from statistics import mean
 
@@ -232,10 +233,7 @@ def _clients_table(
 
     ``lacking``: sensors that people lack, by subject, those who are only tested too.
     """
-    rows = [
-        _client_row(number, [c for c in clients if c.client == number])
-        for number in sorted({c.client for c in clients})
-    ]
+    rows = list(starmap(_client_row, sorted(grouped((c.client, c) for c in clients).items())))
     head = ["client", "subject", "device type", "sensors", "training windows"]
     is_varied = any(" / " in cell for row in rows for cell in row)
     changes = "; a / stands between values of folds or rotations that differ" if is_varied else ""
@@ -283,13 +281,16 @@ def physical_table(comparison: Comparison) -> Table | None:
     """A row per method and device type; None where nothing was measured on devices (``runtime.physical``)."""
     if not (groups := _measured(comparison)):
         return None
-    order = [method.label for method in comparison.rows]
-    known = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     pairs = [head for name, *_ in _PAIRS for head in (name, f"{name}, by `{comparison.clock}`")]
     return Table(
         caption=f"Testbed as measured, beside the simulation: {comparison.title}.",
         head=("method, type", "runs", *pairs, "boards", "slowed, % of rounds"),
-        rows=tuple(Row(f"{label}, type {kind}", tuple(_cells(group))) for (label, kind), group in known),
+        rows=tuple(
+            Row(f"{label}, type {kind}", tuple(_cells(groups[label, kind])))
+            for row in comparison.rows
+            for label, kind in sorted(groups)
+            if label == row.label
+        ),
         notes=_NOTES,
     )
 

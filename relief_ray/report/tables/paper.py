@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from relief_ray.data.registry import recorded_spec
@@ -279,6 +278,15 @@ def testbed_table(comparison: Comparison) -> Table | None:
         has_run = here and comparison.row(label) is not None
         return read_paper()["testbed"].get(f"{prefix} {paper_row(label)}", column.paper) if has_run else None
 
+    weakest = {row.label: _of_weakest(comparison, row.label) for row in comparison.rows}
+
+    def shown(comparison: Comparison, row: MethodResult, column: Column, paper: PaperCell | None) -> Cell:
+        # Measured or simulated: nothing was fitted to the testbed.
+        figure = {**row.stats, **weakest[row.label]}.get(column.figure)
+        origin = origin_of(comparison, row.label, column.figure)
+        origin = "simulated" if origin == "FITTED" else origin
+        return figure_cell(figure, column, origin=origin, paper=paper, num_runs=figure.num if figure else 0)
+
     is_measured = comparison.clock == "measured"
     how = "computed from a measured device profile." if is_measured else "simulated: no deviation is computed."
     return table_of(
@@ -291,36 +299,18 @@ def testbed_table(comparison: Comparison) -> Table | None:
             f"The paper's figures were measured on two Jetson boards. Ours are {how}{own_models(comparison)}",
         ),
         beside=theirs,
-        cell=partial(_on_testbed, _of_weakest(comparison)),
+        cell=shown,
         names={m.label: name_of(m) for m in comparison.rows},
         second=_SECOND,
     )
 
 
-def _on_testbed(
-    weakest: Mapping[str, Mapping[str, Stat]],
-    comparison: Comparison,
-    method: MethodResult,
-    column: Column,
-    paper: PaperCell | None,
-) -> Cell:
-    """A figure that was measured or simulated: nothing was fitted to the testbed."""
-    figure = {**method.stats, **weakest[method.label]}.get(column.figure)
-    origin = origin_of(comparison, method.label, column.figure)
-    origin = "simulated" if origin == "FITTED" else origin
-    return figure_cell(figure, column, origin=origin, paper=paper, num_runs=figure.num if figure else 0)
-
-
-def _of_weakest(comparison: Comparison) -> dict[str, dict[str, Stat]]:
-    """A Type-C device's mean round under each method: over the rounds of a run, then over runs."""
+def _of_weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
+    """A Type-C device's mean round under a method: over the rounds of a run, then over runs."""
+    runs = comparison.runs_of(label)
+    shares = [s for r in runs for s in device_shares([r], comparison.clock) if s.kind == _WEAKEST]
     fields = {"compute_s": "compute_s", "wait_s": "wait_s", "device_j": "energy_j"}
-    found: dict[str, dict[str, Stat]] = {}
-    for label in (method.label for method in comparison.rows):
-        runs = [r for r in comparison.runs_of(label) if _WEAKEST in r.types.values()]
-        shares = [s for r in runs for s in device_shares([r], comparison.clock) if s.kind == _WEAKEST]
-        known = fields.items() if shares else ()
-        found[label] = {name: stat([getattr(s, of) for s in shares]) for name, of in known}
-    return found
+    return {name: stat([getattr(s, of) for s in shares]) for name, of in fields.items() if shares}
 
 
 def device_table(comparison: Comparison) -> Table | None:

@@ -13,7 +13,7 @@ from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.paper import PaperCell, read_paper
 from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.results import KEY
-from relief_ray.report.statistics import Paired, interval_text
+from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
 from relief_ray.support.table import NONE, OF_PAPER, Cell, Number, Origin, Row, Table
@@ -335,7 +335,7 @@ def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) 
     mean, low, high, n = (None, None, None, 0) if ours is None else (ours.mean, ours.low, ours.high, ours.num_pairs)
     numbers: dict[str, Number] = {"mean": mean, "low": low, "high": high, "n": n, "paper": theirs, "origin": origin}
     below = "" if theirs is None else f"{theirs:+.1f}"
-    return Cell(interval_text(ours), below=below, origin=origin, numbers=numbers)
+    return Cell(str(ours or NONE), below=below, origin=origin, numbers=numbers)
 
 
 def recorded(
