@@ -220,6 +220,11 @@ class Comparison:
         return tuple(found)
 
     @property
+    def labels(self) -> list[str]:
+        """Names of the methods that ran, in the order of ``rows``."""
+        return [row.label for row in self.rows]
+
+    @property
     def clocks(self) -> list[str]:
         """The clocks that every run recorded."""
         known = [r.rounds[-1].costs for r in self.runs]

@@ -182,7 +182,7 @@ def finished(comparison: Comparison, label: str) -> str:
     Raises:
         UserError: it has none.
     """
-    names = [row.label for row in comparison.rows]
+    names = comparison.labels
     if label not in names:
         raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
     return label

@@ -53,10 +53,9 @@ def allocation(comparison: Comparison, method: str = "") -> Figure | None:
 
     ``method`` empty: RELIEF, or where it did not run the first one of the user's own.
     """
-    labels = [row.label for row in comparison.rows]
-    shown = method or next((v for v in labels if v == PROPOSED), next(filter(is_own_method, labels), ""))
-    loaded = next(iter(comparison.runs_of(shown)), None)
-    if loaded is None or not loaded.trained:
+    usual = filter(comparison.row, (PROPOSED, *filter(is_own_method, comparison.labels)))
+    loaded = next(iter(comparison.runs_of(method or next(usual, ""))), None)
+    if loaded is None:
         return None
     rows = [(c.client, group, r.round) for r in loaded.rounds for c in r.clients for group in c.trained]
     if not rows:

@@ -60,7 +60,7 @@ def curve_points(comparison: Comparison, score: str = "f1_percent") -> DataFrame
     """
     rounds = _of_fleets(comparison).query("round > 0").dropna(subset=score)
     frame = rounds.assign(f1_percent=rounds[score])[["method", "round", "f1_percent", "aggregations", *COSTS]]
-    frame["method"] = frame["method"].astype("category").cat.set_categories([m.label for m in comparison.rows])
+    frame["method"] = frame["method"].astype("category").cat.set_categories(comparison.labels)
     groups = frame.groupby(["method", "round"], observed=True)
     points = groups.mean()
     points.insert(1, "std", groups["f1_percent"].std().fillna(0.0))

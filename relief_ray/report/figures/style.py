@@ -186,7 +186,7 @@ def _rank(label: str) -> tuple[int, int]:
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:
     """Styles of every method of a comparison."""
-    return styles([r.label for r in comparison.rows])
+    return styles(comparison.labels)
 
 
 def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None) -> None:

@@ -68,16 +68,14 @@ def further_table(comparison: Comparison) -> Table | None:
         return None
     others = [*_f1_columns(comparison), *_cost_columns(comparison), *_other_columns(comparison)]
     columns = recorded(comparison, [c for c in others if c.head not in {lead.head for lead in _lead(comparison)}])
-    labels = [method.label for method in comparison.rows]
-    table = table_of(comparison, labels, columns, caption=f"Further figures: {comparison.title}.")
+    table = table_of(comparison, comparison.labels, columns, caption=f"Further figures: {comparison.title}.")
     return replace(table, meanings=_meanings(columns)).without_blanks()
 
 
 def labels_of(comparison: Comparison) -> list[str]:
     """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
-    ran = [m.label for m in comparison.rows]
     planned = [s.label for s in comparison.items if s.status != "done"]
-    labels = dict.fromkeys([*PAPER_ROWS, *ablations(comparison), *ran, *planned])
+    labels = dict.fromkeys([*PAPER_ROWS, *ablations(comparison), *comparison.labels, *planned])
     return bounds_last(list(labels), comparison.methods)
 
 
@@ -380,7 +378,7 @@ def _compared(
             return None
         return beside(label, comparison.backbone, column.printed(comparison.dataset))
 
-    table = table_of(comparison, [m.label for m in comparison.rows], shown, slug=slug, beside=theirs, tight=True)
+    table = table_of(comparison, comparison.labels, shown, slug=slug, beside=theirs, tight=True)
     meanings = {head: _PRINTED for head in table.head if head.startswith(OF_PAPER)} | _meanings(shown)
     return replace(table, meanings=meanings)
 

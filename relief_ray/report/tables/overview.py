@@ -30,7 +30,7 @@ from relief_ray.report.runs import (
     split_name,
 )
 from relief_ray.support.errors import UserError, counted, listed
-from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table, word_table
+from relief_ray.support.table import NONE, Cell, Origin, Row, Table, word_table
 
 # Share of a window that two neighbours may have in common without a word.
 _FEW_SHARED = 0.05
@@ -324,5 +324,5 @@ def _mean(values: Iterable[float | None], decimals: int, origin: Origin) -> Cell
     there = [value for value in values if value is not None]
     if not there:
         return Cell("n/a", origin=origin, numbers={"n": 0, "origin": origin})
-    numbers: dict[str, Number] = {"mean": mean(there), "n": len(there), "origin": origin}
-    return Cell(f"{mean(there):.{decimals}f}", origin=origin, numbers=numbers)
+    text = f"{mean(there):.{decimals}f}"
+    return Cell(text, origin=origin, numbers={"mean": mean(there), "n": len(there), "origin": origin})

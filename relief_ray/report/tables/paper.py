@@ -50,7 +50,7 @@ from relief_ray.report.tables.rows import (
     table_of,
 )
 from relief_ray.strategies import DESCRIBED, REFERENCE, by_registry
-from relief_ray.support.table import NONE, Cell, Number, Row, Table
+from relief_ray.support.table import NONE, Cell, Row, Table
 
 _SECOND = "second line: paper"
 _SPEED = (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT)
@@ -335,13 +335,13 @@ def device_table(comparison: Comparison) -> Table | None:
 
 def _device(row: PaperRow, sensors: str, power_w: float) -> Row:
     watts = row.cells["power (W)"].value
-    numbers: dict[str, Number] = {"mean": power_w, "paper": watts}
+    below = "" if watts is None else f"{watts:g}"
     return Row(
         f"Type {row.name[-1]} ({row.name})",
         (
             Cell(NONE, below=row.cells["power mode"].text),
             Cell(sensors, below=row.cells["modality"].text),
-            Cell(f"{power_w:g}", below="" if watts is None else f"{watts:g}", numbers=numbers),
+            Cell(f"{power_w:g}", below=below, numbers={"mean": power_w, "paper": watts}),
         ),
     )
 

@@ -111,8 +111,8 @@ def table_of(
         if method := comparison.row(label):
             return show(comparison, method, column, theirs)
         known = None if column.gain else theirs
-        numbers: dict[str, Number] = {"n": 0, "paper": None if known is None else known.value}
-        return Cell("", below=_paper_line(known, column), tone="gap", numbers=numbers)
+        paper = None if known is None else known.value
+        return Cell("", below=_paper_line(known, column), tone="gap", numbers={"n": 0, "paper": paper})
 
     def printed_alone(column: Column, label: str) -> Cell:
         theirs = beside(label, column)
@@ -333,9 +333,12 @@ def _paper_line(cell: PaperCell | None, column: Column) -> str:
 def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) -> Cell:
     """A paired difference in points with its interval, the paper's printed one below."""
     mean, low, high, n = (None, None, None, 0) if ours is None else (ours.mean, ours.low, ours.high, ours.num_pairs)
-    numbers: dict[str, Number] = {"mean": mean, "low": low, "high": high, "n": n, "paper": theirs, "origin": origin}
-    below = "" if theirs is None else f"{theirs:+.1f}"
-    return Cell(str(ours or NONE), below=below, origin=origin, numbers=numbers)
+    return Cell(
+        str(ours or NONE),
+        below="" if theirs is None else f"{theirs:+.1f}",
+        origin=origin,
+        numbers={"mean": mean, "low": low, "high": high, "n": n, "paper": theirs, "origin": origin},
+    )
 
 
 def recorded(
@@ -359,6 +362,9 @@ def runs_cell(comparison: Comparison, label: str) -> Cell:
         return gap(lacking)
     other, planned = comparison.of_other_code(label), method.num_runs + len(lacking)
     text = f"{method.num_runs} of {planned}" if lacking else str(method.num_runs)
-    below = f"{other} by other code" if other else ""
-    numbers: dict[str, Number] = {"n": method.num_runs, "planned": planned, "other_code": other}
-    return Cell(text, below=below, tone="warn" if lacking or other else "", numbers=numbers)
+    return Cell(
+        text,
+        below=f"{other} by other code" if other else "",
+        tone="warn" if lacking or other else "",
+        numbers={"n": method.num_runs, "planned": planned, "other_code": other},
+    )
