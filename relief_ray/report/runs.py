@@ -20,7 +20,7 @@ from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
-from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState, PlannedCell, look, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState, PlannedCell, look, read_plan_file, status_of
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
@@ -278,12 +278,12 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 Hold = Callable[[Loaded], Loaded]
 
 
-def in_memory(loaded: Loaded) -> Loaded:
+def _in_memory(loaded: Loaded) -> Loaded:
     """The run with all its rounds in memory."""
     return replace(loaded, rounds=tuple(loaded.rounds))
 
 
-def load_runs(paths: Iterable[Path], hold: Hold = in_memory) -> tuple[Loaded, ...]:
+def load_runs(paths: Iterable[Path], hold: Hold = _in_memory) -> tuple[Loaded, ...]:
     """Every run below the paths: run folders, or folders of them; a run that is named twice counts once.
 
     ``hold``: what is kept of each.
@@ -382,9 +382,9 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if _NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def _state(folder: Path) -> CellState[None]:
-    """State of a cell's folder, whose reason is one line."""
-    state = look(folder)
+def _state(folder: Path, run: RunRecord | None = None) -> CellState[None]:
+    """State of a cell's folder, or of the run in it; its reason is one line."""
+    state = look(folder) if run is None else status_of(folder, run)
     return replace(state, why=state.why.partition("\n")[0])
 
 
@@ -398,7 +398,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
     Raises:
         UserError: none is complete.
     """
-    states = ((r, _state(Path(r.where))) for r in runs if not r.complete)
+    states = ((r, _state(Path(r.where), r.run)) for r in runs if not r.complete)
     notes = tuple(
         f"{r.title}: {_reached(r)} ({': '.join(filter(None, (state.status, state.why)))}), left out"
         for r, state in states
@@ -534,7 +534,7 @@ class Inventory:
         return sum(s.status == status for s in self.items)
 
 
-def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, hold: Hold | None = in_memory) -> Inventory:
+def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, hold: Hold | None = _in_memory) -> Inventory:
     """Inventory of everything below the paths: plans (``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
