@@ -30,7 +30,7 @@ from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
-    from relief_ray.studies.loop import How, Loop, Tell
+    from relief_ray.studies.loop import Loop, Tell
 
 # Worker processes on which a method has to have the bits of the plain loop.
 _NUM_COMPARED = 2
@@ -86,17 +86,13 @@ class OnRay(Computer):
             self.session.callback(self.workers.close)
         return run_experiment(setup, path, Hooks(on_note=on_note, should_stop=stop), self.workers)
 
-    def how(self, jobs: int | None, *, other_code: bool) -> How:
+    def carry_out(self, loop: Loop, jobs: int | None = 1, *, other_code: bool = False) -> None:
         """Compute a grid's cells, and several runs with ``jobs``, as trials of Ray Tune; others one after the other."""
+        if not loop.plan.is_grid and (jobs == 1 or len(loop.todo) < 2):
+            return Computer.carry_out(self, loop, jobs, other_code=other_code)
+        from actors.grids.scheduler import side_by_side
 
-        def computed(loop: Loop) -> None:
-            if loop.plan.kind != "grid" and (jobs == 1 or len(loop.todo) < 2):
-                return Computer.how(self, jobs, other_code=other_code)(loop)
-            from actors.grids.scheduler import SideBySide
-
-            return SideBySide(jobs=jobs, dashboard=self.dashboard, other_code=other_code, lost=self.lost)(loop)
-
-        return computed
+        return side_by_side(loop, jobs, dashboard=self.dashboard, other_code=other_code, lost=self.lost)
 
     def unopened(self) -> OnRay:
         """Return one without session and listeners."""

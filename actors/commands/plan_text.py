@@ -60,7 +60,7 @@ class Forecast:
     ) -> Forecast:
         """Count the places and Ray's start, where the cells need it and join no cluster that is up."""
         modes = [state.cell.config.runtime.mode for state in states if not state.is_finished]
-        needs_ray = plan.kind == "grid" or jobs != 1 or any(mode != "inline" for mode in modes)
+        needs_ray = plan.is_grid or jobs != 1 or any(mode != "inline" for mode in modes)
         start_s = START_S if known and needs_ray and address_of(states) is None else 0.0
         places = num_places(plan, states, jobs)
         return cls(plan=plan, states=states, known=known, num_places=places, start_s=start_s, share=share)
@@ -90,7 +90,7 @@ class Forecast:
 
     def text(self) -> str:
         """Table of cells by method, with time, disk, and the source of these estimates."""
-        lines = self._of_grid() if self.plan.kind == "grid" else self._of_runs()
+        lines = self._of_grid() if self.plan.is_grid else self._of_runs()
         return "\n".join(lines)
 
     def _of_grid(self) -> list[str]:
@@ -298,7 +298,7 @@ def planned(plan: Plan, jobs: int | None, share: float = 1.0) -> Result:
     states = plan.look()
     known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
     forecast = Forecast.of(plan, states, known, jobs, share)
-    further = {} if plan.kind == "grid" else {"settings": differing(plan)}
+    further = {} if plan.is_grid else {"settings": differing(plan)}
     return Result(forecast.text() + claims, {**forecast.facts(), **further, "claims": facts})
 
 
@@ -308,7 +308,7 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
     Raises:
         UserError: the cluster cannot be joined.
     """
-    address = address_of(states) if plan.kind == "grid" else None
+    address = address_of(states) if plan.is_grid else None
     if address is None:
         return min(num_cores(), jobs or num_cores())
     with ray_session(SessionOptions(address=address)):

@@ -27,10 +27,10 @@ from actors.commands.plan_text import (
 from actors.commands.results import results_of
 from actors.commands.study import cannot_decide
 from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
-from actors.grids.places import address_of, refuse_dashboard_elsewhere, remove_scratch
+from actors.grids.places import refuse_dashboard_elsewhere, remove_scratch, session_options
 from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_early, suggested_tries
 from actors.launch import OnRay
-from actors.runtime.session import SessionOptions, ray_session
+from actors.runtime.session import ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
 from actors.terminal.progress import grid_display, run_display
 from actors.terminal.signals import StopSignals
@@ -59,7 +59,6 @@ from relief_ray.studies.spec import MODE, Spec, as_typed, joined, mode_asked, ru
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
-from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
 from tune_configs.registry import GRIDS, cells_of, load_grid
 
@@ -91,7 +90,7 @@ def run_command(
     if options.rerun_stale:
         plan = plan.without_stale()
     plan = plan.write()
-    _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
+    refuse_stale(plan)  # after the plan is written: `resume --other-code` completes all of it
     yield from _run_plan(plan, options)
 
 
@@ -109,7 +108,7 @@ def _plan_in_a_folder_of_its_own(spec: Spec, settings: Sequence[Setting], option
         try:
             plan = Plan.of(spec, place, settings)
             refuse_other_settings(plan)
-            _refuse_stale(plan)
+            refuse_stale(plan)
         except OtherRun as error:
             differs = differs or error.differs
             continue
@@ -147,7 +146,7 @@ def resume_command(
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
-        _refuse_stale(plan)
+        refuse_stale(plan, is_fixed=True)
     if options.jobs != 1 and plan.is_single:
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
@@ -210,11 +209,6 @@ def freeze_choices(folder: Path, out: Path | None) -> Result:
     return Result("\n".join([*lines, f"written {file}"]), facts)
 
 
-def _refuse_stale(plan: Plan, elsewhere: str = "") -> None:
-    """Check that no run is of other code or weights; ``elsewhere``: the option that names another folder."""
-    refuse_stale(plan, "--rerun-stale", f"{plan.resume} --other-code", elsewhere)
-
-
 def _check_dashboard(plan: Plan, options: Options) -> None:
     """Check that there will be a local cluster whose dashboard can be opened, where it was asked for.
 
@@ -224,7 +218,7 @@ def _check_dashboard(plan: Plan, options: Options) -> None:
     if options.dashboard:
         refuse_dashboard_elsewhere(plan.look())
         is_here = all(cell.config.runtime.mode == "inline" for cell in plan.cells)
-        if plan.kind == "run" and options.jobs == 1 and is_here:
+        if not plan.is_grid and options.jobs == 1 and is_here:
             raise UserError(
                 "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2, or --set "
                 "runtime.mode=packed"
@@ -243,7 +237,7 @@ def _computed(
 
     def how(loop: Loop) -> None:
         """Compute; if a stop comes while copies are still being sent, say how to send the rest."""
-        ray.how(options.jobs, other_code=options.other_code)(loop)
+        ray.carry_out(loop, options.jobs, other_code=options.other_code)
         if _is_over(plan, todo):
             rest = f"relief-ray sync {typed(plan.out)}"
             stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
@@ -252,7 +246,7 @@ def _computed(
         for note in notes:
             shown.note(note)
         with ray.session:
-            loop = compute(plan, how, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
+            loop = compute(plan, how, shown, todo, stop.requested, lambda: options.left_s() <= 0)
     if loop.disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not _is_over(plan, todo):
@@ -262,13 +256,13 @@ def _computed(
 
 def _is_over(plan: Plan, todo: Iterable[State]) -> bool:
     """Whether nothing is left to go on with: all runs of `relief-ray run` came to their end."""
-    return plan.kind == "run" and all(look_at(state.cell, state.folder).is_finished for state in todo)
+    return not plan.is_grid and all(look_at(state.cell, state.folder).is_finished for state in todo)
 
 
 def _how_to_resume(plan: Plan) -> str:
     """Message for a user whose command ended early."""
-    kept, how = "everything up to the last finished round is kept", "go on" if plan.kind == "grid" else "resume"
-    return f"{'' if plan.kind == 'grid' else 'stopped; '}{kept}\n{how} with: {plan.resume}"
+    kept, how = "everything up to the last finished round is kept", "go on" if plan.is_grid else "resume"
+    return f"{'' if plan.is_grid else 'stopped; '}{kept}\n{how} with: {plan.resume}"
 
 
 def _run_plan(plan: Plan, options: Options) -> Iterator[Result]:
@@ -335,8 +329,7 @@ def _run_grid(plan: Plan, options: Options, search: SuggestedTries | None = None
         return
     with StopSignals(_how_to_resume(plan)) as stop, ExitStack() as between_batches:
         if search is not None:  # Ray stays up
-            cores = None if options.jobs is None else max(options.jobs, num_cores())
-            session = SessionOptions(address=address_of(plan.look()), num_cpus=cores, dashboard=options.dashboard)
+            session = session_options(plan.look(), options.jobs, options.dashboard)
             between_batches.enter_context(ray_session(session, stop.lost))
         plan, senders = _carry_out(plan, options, stop)
         while search is not None and search.tell(plan) and not search.is_complete and options.left_s() > 0:

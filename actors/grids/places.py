@@ -15,6 +15,7 @@ from typing import Final
 
 from actors.cluster.survey import Bundle, is_placed
 from actors.runtime.placement import GRAIN, Nodes, plan_actors, plan_packed, shortage
+from actors.runtime.session import SessionOptions, total_of
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Fleet
@@ -23,7 +24,7 @@ from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError, counted
-from relief_ray.support.process import choose_device
+from relief_ray.support.process import choose_device, num_cores
 
 # What a trial's process needs (measured: 292 MiB of its own, with 8 and with 100 clients, whatever the data), and what
 # it needs where all clients live in it. Clients' own models come on top of it (docs/grids.md).
@@ -139,6 +140,27 @@ def address_of(states: Sequence[State]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
     chosen = states[0].cell.config.runtime.address if states else None
     return chosen or os.environ.get("RAY_ADDRESS")
+
+
+def session_options(states: Sequence[State], jobs: int | None, dashboard: bool) -> SessionOptions:
+    """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
+    address = address_of(states)
+    resources: dict[str, float] = {}
+    if address is None:
+        for needed in {repr(s.cell.config.fleet) + repr(s.cell.config.data): s.cell.config for s in states}.values():
+            for name, amount in _devices_of(needed).items():
+                resources[name] = max(resources.get(name, 0.0), amount)
+    # More jobs than cores are what the user asks for: they take turns.
+    cores = None if jobs is None else max(jobs, num_cores())
+    return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=dashboard)
+
+
+def _devices_of(config: ExperimentConfig) -> dict[str, float]:
+    """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
+    if config.runtime.mode == "inline" or is_chosen_here(config.runtime):
+        return {}
+    fleet, types = fleet_of(config)
+    return total_of(types[client.device].ray_resources for client in fleet.clients)
 
 
 def refuse_dashboard_elsewhere(states: Sequence[State]) -> None:

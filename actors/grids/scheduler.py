@@ -15,42 +15,39 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from actors.grids.places import (
     SCRATCH,
-    address_of,
     bundles_of,
     explain_places,
-    fleet_of,
-    is_chosen_here,
     num_at_once,
     refuse_shortage,
     remove_scratch,
+    session_options,
 )
 from actors.grids.search import mark_stopped, rivals, rungs, scores_at
-from actors.grids.trial import F1, ROUND, CellTrial, Trials, low_memory_ends_one_trial
+from actors.grids.trial import F1, ROUND, CellTrial, Trial, low_memory_ends_one_trial
 from actors.runtime import serialization
 from actors.runtime.errors import count_kills, describe_death
 from actors.runtime.gauges import GridGauge
 from actors.runtime.placement import Nodes, look_around
-from actors.runtime.session import SessionOptions, ray_session, total_of
+from actors.runtime.session import ray_session
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.loop import Loop, check_reusable
 from relief_ray.studies.plan import State, keep_error, look_at
 from relief_ray.support.errors import UserError
-from relief_ray.support.process import num_cores
 from tune_configs.search import Place
 
 if TYPE_CHECKING:
-    from ray.tune.experiment import Trial
+    from ray.tune.experiment import Trial as TuneTrial
 
 STOP_FILE = ".stop"
 _SHOW_S = 5.0
@@ -64,59 +61,42 @@ _ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SideBySide:
-    """How a loop computes its cells: as trials of Ray Tune; errors are kept in their folders and stop no other cell.
+def _stop_file(loop: Loop) -> Path:
+    return loop.plan.out.absolute() / STOP_FILE
 
-    Attributes:
+
+def side_by_side(
+    loop: Loop,
+    jobs: int | None,
+    *,
+    dashboard: bool = False,
+    other_code: bool = False,
+    lost: Callable[[str], None] | None = None,
+) -> None:
+    """Compute a loop's cells as trials of Ray Tune, on a local Ray or on the cluster that was named.
+
+    Errors are kept in the cells' folders and stop no other cell.
+
+    Args:
+        loop: the cells, and who hears of them.
         jobs: most cells at a time; None: as many as there are places.
         dashboard: open Ray's dashboard with a local cluster.
         other_code: go on with runs that another program began.
         lost: hears, in another thread, where Ray does not answer any more.
+
+    Raises:
+        UserError: the cluster cannot be joined or is too small, or a finished run is of other data.
     """
-
-    jobs: int | None = None
-    dashboard: bool = False
-    other_code: bool = False
-    lost: Callable[[str], None] | None = None
-
-    def __call__(self, loop: Loop) -> None:
-        """Run the cells on a local Ray, or on the cluster that was named.
-
-        Raises:
-            UserError: the cluster cannot be joined or is too small, or a finished run is of other data.
-        """
-        if not loop.plan.how.goes_on:
-            for state in (state for state in loop.states if state.is_finished):
-                loop.callback.note(f"{state.cell.title}: {check_reusable(state)}")
-        (loop.plan.out.absolute() / STOP_FILE).unlink(missing_ok=True)
-        # Tune imports MLflow, which reads this once.
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        with ray_session(self._session_options(loop.todo), self.lost) as url:
-            if url is not None:
-                loop.callback.note(f"dashboard: {url}")
-            fit(loop, jobs=self.jobs, other_code=self.other_code)
-
-    def _session_options(self, todo: Sequence[State]) -> SessionOptions:
-        """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
-        address = address_of(todo)
-        resources: dict[str, float] = {}
-        if address is None:
-            for needed in {repr(s.cell.config.fleet) + repr(s.cell.config.data): s for s in todo}.values():
-                for name, amount in _devices_of(needed).items():
-                    resources[name] = max(resources.get(name, 0.0), amount)
-        # More jobs than cores are what the user asks for: they take turns.
-        cores = None if self.jobs is None else max(self.jobs, num_cores())
-        return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=self.dashboard)
-
-
-def _devices_of(state: State) -> dict[str, float]:
-    """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    runtime = state.cell.config.runtime
-    if runtime.mode == "inline" or is_chosen_here(runtime):
-        return {}
-    fleet, types = fleet_of(state.cell.config)
-    return total_of(types[client.device].ray_resources for client in fleet.clients)
+    if not loop.plan.is_grid:
+        for state in (state for state in loop.states if state.is_finished):
+            loop.callback.note(f"{state.cell.title}: {check_reusable(state)}")
+    _stop_file(loop).unlink(missing_ok=True)
+    # Tune imports MLflow, which reads this once.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    with ray_session(session_options(loop.todo, jobs, dashboard), lost) as url:
+        if url is not None:
+            loop.callback.note(f"dashboard: {url}")
+        fit(loop, jobs=jobs, other_code=other_code)
 
 
 _AT_WORK: WeakValueDictionary[int, _StaysHere] = WeakValueDictionary()
@@ -162,7 +142,7 @@ class _TuneCallback(_StaysHere, tune.Callback):
             self._shown_s = time.monotonic()
             self._gauge.show(self._loop.view())
         if self._loop.disk_full or self._loop.stop_requested():
-            (self._loop.plan.out.absolute() / STOP_FILE).touch()
+            _stop_file(self._loop).touch()
 
 
 def keep_death(loop: Loop, name: str, trouble: str, kills_before: int | None) -> None:
@@ -201,43 +181,44 @@ def fit(loop: Loop, *, jobs: int | None = None, other_code: bool = False) -> Non
     os.environ.update(_ENVIRONMENT)
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    nodes, out, note = look_around(), loop.plan.out.absolute(), loop.callback.note
+    nodes, out = look_around(), loop.plan.out.absolute()
     bundles = {state.cell.name: bundles_of(state.cell.config, nodes) for state in loop.todo}
     refuse_shortage(bundles, nodes)
-    note(explain_places(bundles.values(), nodes))
+    loop.callback.note(explain_places(bundles.values(), nodes))
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, *(num_at_once(trial, nodes) for trial in bundles.values())))
     remove_scratch(out)
     try:
         with low_memory_ends_one_trial():
-            _tuner(loop, _Places(loop.todo, nodes, note), _make_trials(loop, other_code), jobs).fit()
+            _tuner(loop, nodes, jobs, other_code).fit()
     finally:
         remove_scratch(out)
-    if not (out / STOP_FILE).exists():
+    if not _stop_file(loop).exists():
         _explain_lost(loop.todo)
 
 
-def _make_trials(loop: Loop, other_code: bool = False) -> Trials:
-    """The trials of a loop's cells."""
-    plan, stopping = loop.plan, loop.plan.stopping
-    return Trials(
-        cells={state.cell.name: state.cell for state in loop.todo},
-        out=plan.out.absolute(),
-        parent=plan.name if plan.how.is_parent else None,
-        stop_file=plan.out.absolute() / STOP_FILE,
+def _trial_of(loop: Loop, state: State, other_code: bool) -> ray.ObjectRef[Trial]:
+    """The trial of a cell, with the files of the users' methods, data and backbones that it has, and of no other's."""
+    plan, cell = loop.plan, state.cell
+    trial = Trial(
+        cell=cell,
+        folder=plan.out.absolute() / cell.name,
+        parent=plan.name if plan.is_grid else None,
+        stop_file=_stop_file(loop),
         environment={key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")},
         other_code=other_code,
-        pauses={} if stopping is None else {s.cell.name: rungs(stopping, s.cell.config) for s in loop.todo},
+        pauses=() if plan.stopping is None else rungs(plan.stopping, cell.config),
     )
+    return serialization.put(trial, cell.config.modules())
 
 
 class _Places(_StaysHere):
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
-    def __init__(self, states: Sequence[State], nodes: Nodes, note: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, nodes: Nodes) -> None:
         """``nodes``: the cluster at the start."""
-        self._configs = {state.cell.name: state.cell.config for state in states}
-        self._nodes, self._note = nodes, note
+        self._configs = {state.cell.name: state.cell.config for state in loop.todo}
+        self._nodes, self._note = nodes, loop.callback.note
 
     def __call__(self, config: dict[str, str]) -> tune.PlacementGroupFactory:
         nodes = look_around()
@@ -249,38 +230,34 @@ class _Places(_StaysHere):
         return tune.PlacementGroupFactory(list(bundles), strategy="PACK", bundle_label_selector=selectors)
 
 
-def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tune.Tuner:
+def _tuner(loop: Loop, nodes: Nodes, jobs: int | None, other_code: bool) -> tune.Tuner:
     """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
-    # Each trial finds the files of its own cell's users' methods, data and backbones, and loads no other's.
-    alone = {
-        name: serialization.put(replace(trials, cells={name: cell}), cell.config.modules())
-        for name, cell in trials.cells.items()
-    }
-    is_own = any(cell.config.modules() for cell in trials.cells.values())
-    parameters = tune.with_parameters(CellTrial, trials=alone)
-    trainable = tune.with_resources(parameters, places)
+    plan = loop.plan
+    trials = {state.cell.name: _trial_of(loop, state, other_code) for state in loop.todo}
+    is_own = any(state.cell.config.modules() for state in loop.todo)
+    parameters = tune.with_parameters(CellTrial, trials=trials)
+    trainable = tune.with_resources(parameters, _Places(loop, nodes))
     # Ray's dashboard shows this name as the class of a trial's process.
-    trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
-    stopping = loop.plan.stopping
+    trainable.__qualname__ = trainable.__name__ = f"{plan.name if plan.is_grid else 'run'}/cell"
     return tune.Tuner(
         trainable,
-        param_space={"cell": tune.grid_search(list(trials.cells))},
+        param_space={"cell": tune.grid_search(list(trials))},
         tune_config=tune.TuneConfig(
             reuse_actors=not is_own,
             max_concurrent_trials=jobs,
             # None: Tune's own, which runs each trial to its end.
-            scheduler=None if stopping is None else SearchScheduler(loop.states, stopping),
+            scheduler=None if plan.stopping is None else SearchScheduler(loop.states, plan.stopping),
             trial_name_creator=name_of,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
             name="trials",
-            storage_path=str(trials.out / SCRATCH),
-            stop=_StopAll(trials.stop_file),
+            storage_path=str(plan.out.absolute() / SCRATCH),
+            stop=_StopAll(_stop_file(loop)),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),
             callbacks=[_TuneCallback(loop)],
@@ -307,7 +284,7 @@ class SearchScheduler(FIFOScheduler):
             if state.status in ("done", "stopped"):
                 self._add(state, SimpleNamespace(trial_id=state.cell.name))
 
-    def _add(self, state: State, trial: Trial | SimpleNamespace) -> None:
+    def _add(self, state: State, trial: TuneTrial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
         config = state.cell.config
         known: Any = self._by_place.get(rivals(state.cell))
@@ -324,11 +301,11 @@ class SearchScheduler(FIFOScheduler):
         for round_, f1 in scores_at(state.folder, rungs(self._stopping, config)).items():
             known.on_trial_result(None, trial, {ROUND: round_, F1: f1})
 
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+    def on_trial_add(self, tune_controller: Any, trial: TuneTrial) -> None:
         """Take a new trial in."""
         self._add(self._entries[trial.config["cell"]], trial)
 
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
         """Ask the place's ASHA; a trial that it stops is marked in its folder, which no process holds between parts."""
         state = self._entries[trial.config["cell"]]
         decision = str(self._by_place[rivals(state.cell)].on_trial_result(tune_controller, trial, result))

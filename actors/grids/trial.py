@@ -38,40 +38,89 @@ from relief_ray.studies.spec import Cell
 ROUND, F1 = "round", "f1"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trials:
-    """Trials of a command.
+@dataclass(kw_only=True)
+class Trial:
+    """A cell that is run in parts, each up to a pause or to the cell's end.
 
     Attributes:
-        cells: what to run, by name; where a process reads it, its own cell alone.
-        out: folder of their folders, absolute.
-        parent: name of the grid that they are cells of; None: of none.
+        cell: what to run.
+        folder: its folder, absolute.
+        parent: name of the grid that it is a cell of; None: of none.
         stop_file: exists once a stop was requested.
         environment: the driver's variables that decide where data lie.
-        other_code: go on with runs that another program began.
-        pauses: rounds after which a trial hands over, to be continued or not, by cell.
+        other_code: go on with a run that another program began.
+        pauses: rounds after which it hands over, to be continued or not.
     """
 
-    cells: Mapping[str, Cell]
-    out: Path
+    cell: Cell
+    folder: Path
     parent: str | None
     stop_file: Path
     environment: Mapping[str, str]
     other_code: bool = False
-    pauses: Mapping[str, tuple[int, ...]]
+    pauses: tuple[int, ...] = ()
+    _setup: Setup | None = None
+
+    def step(self, worker_cache: WorkerCache) -> dict[str, object]:
+        """Run a part; return the result for Tune: a pause says its round and validation F1.
+
+        An error is kept in the cell's folder and stops no other cell. ``worker_cache``: processes of earlier cells.
+        """
+        status, paused = self._run(worker_cache)
+        facts: dict[str, object] = {"done": paused is None, "status": status}
+        metrics = None if paused is None else paused.validation
+        if paused is not None and metrics is not None and metrics.headline is not None:
+            facts |= {ROUND: paused.round, F1: metrics.headline}
+        return facts
+
+    def _run(self, worker_cache: WorkerCache) -> tuple[RunStatus, RoundRecord | None]:
+        """Return the run's status, and the record of the round after which it paused."""
+        if self.stop_file.exists():
+            return "interrupted", None
+        os.environ.update(self.environment)
+        try:
+            if self._setup is None:
+                forget_error(self.folder)
+                if look_at(self.cell, self.folder).status == "done":
+                    return "done", None
+                runtime = settled(self.cell.config.runtime, _num_hosts())
+                config = self.cell.config.model_copy(update={"runtime": runtime})
+                self._setup = open_cell(config, self.folder, parent=self.parent, other_code=self.other_code)
+            return self._part(self._setup, worker_cache)
+        except Exception as error:
+            keep_error(self.folder, error)
+            self._setup = None
+            return "failed", None
+
+    def _part(self, setup: Setup, worker_cache: WorkerCache) -> tuple[RunStatus, RoundRecord | None]:
+        gauges = Gauges(cell=self.cell.name, setup=setup)
+        paused: list[RoundRecord] = []
+
+        def on_round(record: RoundRecord) -> None:
+            gauges.show(record)
+            if record.round in self.pauses:
+                paused.append(record)
+
+        hooks = Hooks(
+            on_round=on_round,
+            should_stop=lambda: bool(paused) or self.stop_file.exists(),
+            is_paused=lambda: bool(paused),
+        )
+        run = run_experiment(setup, self.folder, hooks, worker_cache)
+        run = verified(run, setup, self.folder, self.stop_file.exists)
+        return run.status, paused[-1] if paused and not self.stop_file.exists() else None
 
 
 class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
-    def setup(self, config: dict[str, str], trials: Mapping[str, ray.ObjectRef[Trials]] = MappingProxyType({})) -> None:
+    def setup(self, config: dict[str, str], trials: Mapping[str, ray.ObjectRef[Trial]] = MappingProxyType({})) -> None:
         """Initialise a process that has just started; ``trials``: references by cell, with the user's own files."""
-        self._trials, name = trials, config["cell"]
-        trial = serialization.get(trials[name])
+        self._trials = trials
+        self.reset_config(config)
         # Not a cell's name: Ray never renames an actor, and this process with its workers serves many cells.
-        self._title = f"{trial.parent or 'run'}/process-{os.getpid()}"
+        self._title = f"{self._trial.parent or 'run'}/process-{os.getpid()}"
         self._worker_cache = WorkerCache(self._title)
-        self._trial = Trial(trial, name, self._worker_cache)
 
     def __repr__(self) -> str:
         """Name in Ray's dashboard."""
@@ -79,77 +128,16 @@ class CellTrial(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Take another cell into the same process, with the same worker processes."""
-        name = new_config["cell"]
-        self._trial = Trial(serialization.get(self._trials[name]), name, self._worker_cache)
+        self._trial: Trial = serialization.get(self._trials[new_config["cell"]])
         return True
 
     def step(self) -> dict[str, object]:
         """Run the cell to its next pause, or to its end; its results are in its folder."""
-        return self._trial.step()
+        return self._trial.step(self._worker_cache)
 
     def cleanup(self) -> None:
         """End the worker processes."""
         self._worker_cache.close()
-
-
-class Trial:
-    """A cell that is run in parts, each up to a pause or to the cell's end."""
-
-    def __init__(self, trials: Trials, name: str, worker_cache: WorkerCache) -> None:
-        """``worker_cache``: worker processes of earlier cells."""
-        self._trials, self._cell, self._worker_cache = trials, trials.cells[name], worker_cache
-        self._folder, self._pauses = trials.out / name, trials.pauses.get(name, ())
-        self._setup: Setup | None = None
-
-    def step(self) -> dict[str, object]:
-        """Run a part; return the result for Tune: a pause says its round and validation F1."""
-        status, paused = self.run()
-        facts: dict[str, object] = {"done": paused is None, "status": status}
-        metrics = None if paused is None else paused.validation
-        if paused is not None and metrics is not None and metrics.headline is not None:
-            facts |= {ROUND: paused.round, F1: metrics.headline}
-        return facts
-
-    def run(self) -> tuple[RunStatus, RoundRecord | None]:
-        """Run a part; an error is kept in the cell's folder and stops no other cell.
-
-        Returns the run's status, and the record of the round after which it paused.
-        """
-        if self._trials.stop_file.exists():
-            return "interrupted", None
-        os.environ.update(self._trials.environment)
-        try:
-            if self._setup is None:
-                forget_error(self._folder)
-                if look_at(self._cell, self._folder).status == "done":
-                    return "done", None
-                runtime = settled(self._cell.config.runtime, _num_hosts())
-                config = self._cell.config.model_copy(update={"runtime": runtime})
-                trials = self._trials
-                self._setup = open_cell(config, self._folder, parent=trials.parent, other_code=trials.other_code)
-            return self._part(self._setup)
-        except Exception as error:
-            keep_error(self._folder, error)
-            self._setup = None
-            return "failed", None
-
-    def _part(self, setup: Setup) -> tuple[RunStatus, RoundRecord | None]:
-        gauges, stop_file = Gauges(cell=self._cell.name, setup=setup), self._trials.stop_file
-        paused: list[RoundRecord] = []
-
-        def on_round(record: RoundRecord) -> None:
-            gauges.show(record)
-            if record.round in self._pauses:
-                paused.append(record)
-
-        hooks = Hooks(
-            on_round=on_round,
-            should_stop=lambda: bool(paused) or stop_file.exists(),
-            is_paused=lambda: bool(paused),
-        )
-        run = run_experiment(setup, self._folder, hooks, self._worker_cache)
-        run = verified(run, setup, self._folder, stop_file.exists)
-        return run.status, paused[-1] if paused and not stop_file.exists() else None
 
 
 def _num_hosts() -> int:

@@ -31,7 +31,7 @@ from relief_ray.support.text import typed
 from relief_ray.support.user_yaml import read_bytes
 
 PLAN_FILE = "plan.json"
-# Whether `relief-ray run` or `relief-ray grid` planned the cells: `studies.spec.KINDS` says what differs.
+# Whether `relief-ray run` or `relief-ray grid` planned the cells: `studies.plan.Plan` says what differs.
 KindName = Literal["run", "grid"]
 C = TypeVar("C")
 

@@ -114,9 +114,38 @@ class Computer:
             make = partial(SerialExecutor, inputs=self.inputs)
             return run_opened(setup, path, make, stop, on_note=on_note)
 
-    def how(self, jobs: int | None, *, other_code: bool) -> How:
-        """How a study's cells are computed, ``jobs`` at a time; None: as many as there are places."""
-        return one_after_another(self, other_code=other_code)
+    def carry_out(self, loop: Loop, jobs: int | None = 1, *, other_code: bool = False) -> None:
+        """Compute a loop's cells, here one after the other; the first error ends it.
+
+        Cells are computed in this process, unless users' code takes part. Then each cell with such code has a process
+        of its own, and those without have others, which none has touched.
+
+        ``jobs``: cells at a time, None: as many as there are places; ``other_code``: other programs' runs go on.
+        """
+        take_as_users(module for state in loop.states for module in state.cell.config.modules())
+        todo = {state.cell.name for state in loop.todo}
+
+        def hear(event: str, *arguments: object) -> None:
+            getattr(self if event == "lost" else loop, event)(*arguments)
+
+        try:
+            for (is_finished, _), group in groupby(loop.states, key=_process_of):
+                if loop.stop():
+                    return
+                states = [state for state in group if is_finished or state.cell.name in todo]
+                if is_finished:
+                    for state in states:
+                        loop.reuse(state)
+                elif has_users_code():
+                    cells = [(s.cell.name, s.cell.config.model_dump(mode="json"), s.folder) for s in states]
+                    arguments = self.unopened(), cells, other_code, keywords()
+                    call_fresh(_compute_for, *arguments, hear=hear, stop=loop.stop)
+                else:
+                    here = ((s.cell.name, s.cell.config, s.folder) for s in states)
+                    _compute(hear, loop.stop, self, here, other_code)
+        except BaseException:
+            loop.give_up_all()
+            raise
 
     def unopened(self) -> Computer:
         """The same for another process, without what is open in this one."""
@@ -190,17 +219,15 @@ class Loop:
         senders: hear of begun runs, of their rounds and of their ends.
     """
 
-    def __init__(self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[State] | None = None) -> None:
-        """``stop``: asks all cells to stop after their round; ``todo`` None: all cells that are not finished."""
-        titles = _titles_of(plan)
+    def __init__(self, plan: Plan, callback: Callback, todo: Iterable[State], stop: Stop = never) -> None:
+        """``stop``: asks all cells to stop after their round."""
+        titles, wanted = _titles_of(plan), {state.cell.name for state in todo}
         self.plan, self.callback, self.stop_requested = plan, callback, stop
         self.states = tuple(replace(s, cell=replace(s.cell, title=titles[s.cell.name])) for s in plan.look())
-        wanted = {s.cell.name for s in (self.states if todo is None else todo)}
-        self.todo = tuple(s for s in self.states if s.cell.name in wanted and not (todo is None and s.is_finished))
+        self.todo = tuple(state for state in self.states if state.cell.name in wanted)
         self.disk_full, self.senders = False, Senders((), callback.note)
-        self._by_name = {s.cell.name: s for s in self.states}
-        self._statuses = {s.cell.name: s.status for s in self.states}
-        self._left = {s.cell.name: rounds_to_do(s) for s in self.todo}
+        self._states = {state.cell.name: state for state in self.states}  # as they are now, but for running cells
+        self._left = {state.cell.name: rounds_to_do(state) for state in self.todo}
         self._scores: dict[str, float] = {}
         for state in self.states:
             if state.status == "done":
@@ -241,10 +268,9 @@ class Loop:
         if name in self._running:
             return
         self._first_s = self._first_s or time.monotonic()
-        state = self._by_name[name]
+        state = self._states[name]
         last = _last_saved(state.folder) if last is None else last
         self._running[name] = _Followed(state=state, last=last)
-        self._statuses[name] = "running"
         self.callback.begin(state.cell, text, last or None)
         self.warn_once(data_notes)
         for warning in warnings:
@@ -252,7 +278,7 @@ class Loop:
 
     def note(self, name: str, text: str) -> None:
         """Tell something of a cell; of none where the name is empty."""
-        self.callback.note(f"{self._by_name[name].cell.title}: {text}" if name else text)
+        self.callback.note(f"{self._states[name].cell.title}: {text}" if name else text)
 
     def give_up(self, name: str) -> _Followed | None:
         """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
@@ -271,15 +297,13 @@ class Loop:
     def end(self, name: str, status: Status | None = None) -> None:
         """A cell has ended; ``status``: of its run, which this process computed; None: that of its folder."""
         running = self.give_up(name)
-        state = look_at(self._by_name[name].cell, self._by_name[name].folder)
-        self._statuses[name] = state.status
+        before = self._states[name]
+        state = self._states[name] = look_at(before.cell, before.folder)
         self._left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(state)
-        if state.run is not None and state.run.own_code:
-            text = (
-                f"own code: {state.run.own_code} (its last round, computed once more in {state.run.own_code_s:.1f} s)"
-            )
-            if state.run.own_code == VERIFIED:
+        if (run := state.run) is not None and run.own_code:
+            text = f"own code: {run.own_code} (its last round, computed once more in {run.own_code_s:.1f} s)"
+            if run.own_code == VERIFIED:
                 self.note(name, text)
             else:
                 self.callback.warn(text, f"{state.cell.title}: ")
@@ -345,10 +369,10 @@ class Loop:
         """The study as it stands now."""
         now_s = time.monotonic()
         rate = self._num_new / (now_s - self._first_s) if self._first_s else 0.0
-        statuses = list(self._statuses.values())
+        statuses = [state.status for name, state in self._states.items() if name not in self._running]
         return View(
             f1_heading=f1_heading(self.states),
-            num_cells=len(statuses),
+            num_cells=len(self.states),
             num_done=statuses.count("done"),
             num_failed=statuses.count("failed"),
             num_stopped=statuses.count("stopped"),
@@ -368,66 +392,26 @@ def _last_saved(folder: Path) -> int:
     return round_of(saved[0]) if saved else 0
 
 
-How = Callable[[Loop], None]
-
-
 def compute(
     plan: Plan,
-    how: How,
+    how: Callable[[Loop], None],
     callback: Callback,
+    todo: Iterable[State],
     stop: Stop = never,
-    *,
-    todo: Sequence[State] | None = None,
     out_of_time: Stop = never,
 ) -> Loop:
-    """Compute whatever of the plan is to be computed, in the way ``how``, while its records are copied.
+    """Compute these cells of the plan, in the way ``how``, while its records are copied.
 
     ``stop`` is asked between rounds; so is ``out_of_time``, after which the copy is waited for as at a good end.
 
     Raises:
         UserError: data, program or settings of a begun run are others than today's, or the copy's URI is none.
     """
-    loop = Loop(plan, callback, lambda: stop() or out_of_time(), todo)
+    loop = Loop(plan, callback, todo, lambda: stop() or out_of_time())
     with copied(plan, callback.note, stop) as loop.senders:
         how(loop)
         loop.end_all()
     return loop
-
-
-def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
-    """A loop over all cells; the first error ends it. ``other_code``: other programs' runs go on.
-
-    Cells are computed in this process, unless users' code takes part. Then each cell with such code has a process of
-    its own, and those without have others, which none has touched.
-    """
-
-    def how(loop: Loop) -> None:
-        take_as_users(module for state in loop.states for module in state.cell.config.modules())
-        todo = {state.cell.name for state in loop.todo}
-
-        def hear(event: str, *arguments: object) -> None:
-            getattr(computer if event == "lost" else loop, event)(*arguments)
-
-        try:
-            for (is_finished, _), group in groupby(loop.states, key=_process_of):
-                if loop.stop():
-                    return
-                states = [state for state in group if is_finished or state.cell.name in todo]
-                if is_finished:
-                    for state in states:
-                        loop.reuse(state)
-                elif has_users_code():
-                    there, words = computer.unopened(), keywords()
-                    cells = [(s.cell.name, s.cell.config.model_dump(mode="json"), s.folder) for s in states]
-                    call_fresh(_compute_for, there, cells, other_code, words, hear=hear, stop=loop.stop)
-                else:
-                    here = ((s.cell.name, s.cell.config, s.folder) for s in states)
-                    _compute(hear, loop.stop, computer, here, other_code)
-        except BaseException:
-            loop.give_up_all()
-            raise
-
-    return how
 
 
 def _process_of(state: State) -> tuple[bool, str]:
@@ -479,7 +463,7 @@ def rounds_to_do(state: State) -> int:
 
 def _titles_of(plan: Plan) -> dict[str, str]:
     """A title for each cell: ``relief (gamma=0.5), fold 0, replicate 2``; a grid's cell's name without its hash."""
-    if plan.how.is_hashed:
+    if plan.is_grid:
         heads = {cell.name: cell.name.rpartition("-") for cell in plan.cells}
         return {
             cell.name: head[0] if (head := heads[cell.name])[0] and cell.hash.startswith(head[2]) else cell.name
@@ -650,7 +634,7 @@ def _compute_study(request: Request, computer: Computer) -> Study:
             if request.rerun_stale:
                 plan = plan.without_stale()
             elif not request.other_code:
-                refuse_stale(plan, "rerun_stale=True", "other_code=True", "out=..")
+                refuse_stale(plan)
             _computed(plan.write(), computer, request)
             study = Study(folder, is_temporary=temporary is not None)
         except BaseException:
@@ -663,10 +647,11 @@ def _compute_study(request: Request, computer: Computer) -> Study:
 
 
 def _computed(plan: Plan, computer: Computer, request: Request) -> None:
-    todo = [rounds_to_do(state) for state in plan.look()]
-    shown = display(len(todo), sum(todo), request.jobs, quiet=request.quiet)
+    states = plan.look()
+    how = partial(computer.carry_out, jobs=request.jobs, other_code=request.other_code)
+    shown = display(len(states), sum(map(rounds_to_do, states)), request.jobs, quiet=request.quiet)
     with closing(shown):
-        loop = compute(plan, computer.how(request.jobs, other_code=request.other_code), shown)
+        loop = compute(plan, how, shown, [state for state in states if not state.is_finished])
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
     if failed := [state for state in plan.look() if not state.is_finished]:  # of several at a time

@@ -1,7 +1,7 @@
 """Plans: the cells of one `relief-ray run` or `relief-ray grid`, each with its folder and its status.
 
-`plan.json` lists the cells; whether one is done, failed or stale is read from its folder. What differs by the command
-that plans them is ``studies.spec.KINDS``. Also opens presets, files and run folders for commands that train nothing.
+`plan.json` lists the cells; whether one is done, failed or stale is read from its folder. Also opens presets, files and
+run folders for commands that train nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -50,9 +50,7 @@ from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
-    KINDS,
     Cell,
-    Kind,
     Spec,
     cells,
     check_strategy,
@@ -66,6 +64,8 @@ from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import now, resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
+# The command that goes on with a plan, by the one that made it.
+RESUME: Mapping[KindName, str] = {"run": "relief-ray resume", "grid": "relief-ray grid resume"}
 # A planned cell with what its folder holds now.
 State = CellState[Cell]
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -130,6 +130,9 @@ def spec_of(values: Mapping[str, object], name: str) -> Spec:
 class Plan:
     """Cells of one command in the order of computation.
 
+    A grid goes on with cells that were begun before, holds its lock as long as the command lasts, and is the parent of
+    its runs. `relief-ray run` refuses begun cells, holds the lock while the plan is written, and may name it anew.
+
     Attributes:
         kind: the command that planned them, ``run`` or ``grid``.
         out: folder of their folders.
@@ -155,14 +158,14 @@ class Plan:
     own_cells: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def how(self) -> Kind:
-        """What is peculiar to its kind."""
-        return KINDS[self.kind]
+    def is_grid(self) -> bool:
+        """Whether `relief-ray grid` planned it."""
+        return self.kind == "grid"
 
     @property
     def resume(self) -> str:
         """The command that goes on with it."""
-        return f"{self.how.resume} {typed(self.out)}"
+        return f"{RESUME[self.kind]} {typed(self.out)}"
 
     @property
     def is_single(self) -> bool:
@@ -209,10 +212,10 @@ class Plan:
             if file.kind != kind:
                 raise UserError(
                     f"{folder}: {_holds(file)}, expected a folder that `relief-ray {kind}` made; go on with this one: "
-                    f"{KINDS[file.kind].resume} {typed(folder)}"
+                    f"{RESUME[file.kind]} {typed(folder)}"
                 )
             parsed = _parsed(file.cells, path, settings, other_code=other_code)
-            plan = cls(out=folder, cells=parsed, **{k: getattr(file, k) for k in PlanFile.model_fields if k != "cells"})
+            plan = cls(out=folder, **dict(file) | {"cells": parsed})
         elif kind == "grid":
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
@@ -223,7 +226,7 @@ class Plan:
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
             _refuse_masked(cell.config, folder)
-        if not plan.how.goes_on:
+        if not plan.is_grid:
             plan.check_folders()
         return plan
 
@@ -262,7 +265,7 @@ class Plan:
         Raises:
             UserError: another process holds it, or the folder cannot be written.
         """
-        what = "grid" if self.how.holds_lock else "plan"
+        what = "grid" if self.is_grid else "plan"
         with disk_errors(self.out, f"write the {what}"):
             self.out.mkdir(parents=True, exist_ok=True)
         return FileLock(self.out / "plan.lock", f"the {what}")
@@ -276,9 +279,7 @@ class Plan:
         Raises:
             UserError: the folder cannot be written, holds another study, or cells that were begun without these claims.
         """
-        if self.how.holds_lock:
-            return self._write()
-        with self.lock():
+        with nullcontext() if self.is_grid else self.lock():
             return self._write()
 
     def _write(self) -> Plan:
@@ -287,10 +288,10 @@ class Plan:
         if earlier is not None:
             self._refuse_other(earlier)
         known = {} if earlier is None else {row.folder: row for row in earlier.cells}
-        if self.how.replaces:
-            rows = (*(row for name, row in known.items() if name not in mine), *mine.values())
-        else:
+        if self.is_grid:
             rows = _merged(known, mine)
+        else:
+            rows = (*(row for name, row in known.items() if name not in mine), *mine.values())
         begun = count_begun(self.out, [row.folder for row in rows])
         if earlier is not None and earlier.claims is not None and begun:
             self._refuse_more_pairs(earlier.cells, rows)
@@ -305,7 +306,7 @@ class Plan:
         own = {**({} if earlier is None else earlier.own_cells), **own}
         facts = {k: getattr(self, k) for k in PlanFile.model_fields}
         write_plan_file(path, PlanFile(**facts | {"cells": rows, "claims": claims, "own_cells": own}))
-        if self.how.replaces:
+        if not self.is_grid:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)
         by_name = {cell.name: cell for cell in (*others, *self.cells)}
@@ -338,7 +339,7 @@ class Plan:
                 f"{self.out}: {_holds(file)}, asked: {self.kind} {self.name}; choose a folder with "
                 f"{option('out', 'DIR')}"
             )
-        if self.how.replaces:
+        if not self.is_grid:
             return
         if file.name != self.name:
             raise UserError(f"{self.out}: holds the grid {file.name}, asked: {self.name}; choose a folder with --out")
@@ -458,10 +459,8 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
 
 
 def _side_by_side(there: Mapping[str, JsonValue], here: Mapping[str, JsonValue], keys: Sequence[str]) -> str:
-    def text(values: Mapping[str, JsonValue], key: str) -> str:
-        return value_text(values.get(key, "unset"))
-
-    lines = [f"{k} is {text(there, k)} there, asked: {text(here, k)}" for k in keys]
+    texts = [[value_text(values.get(key, "unset")) for values in (there, here)] for key in keys]
+    lines = [f"{key} is {one} there, asked: {other}" for key, (one, other) in zip(keys, texts, strict=True)]
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
@@ -491,7 +490,7 @@ def _check_folder(state: State) -> None:
 class OtherRun(UserError):
     """A folder holds a run of other settings, code or weights; ``differs`` says in what."""
 
-    def __init__(self, message: str, differs: str = "") -> None:
+    def __init__(self, message: str, differs: str) -> None:
         """``message``: what a user is told where this folder was asked for."""
         super().__init__(message)
         self.differs = differs
@@ -527,11 +526,10 @@ def refuse_other_settings(plan: Plan) -> None:
             raise OtherRun(f"{plan.out}: holds runs of other settings ({differs})", differs)
 
 
-def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
+def refuse_stale(plan: Plan, *, is_fixed: bool = False) -> None:
     """Check that no run of the plan was computed or begun by other code or on other frozen weights.
 
-    ``again``, ``as_it_is``, ``elsewhere``: what the caller's user types to compute it again, to take it as it is, and
-    to name another folder, where that is possible.
+    ``is_fixed``: the command goes on with this very folder, no other one may be named.
 
     Raises:
         UserError: some were; the first is named, with what changed and the ways on.
@@ -540,10 +538,11 @@ def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> 
     if stale:
         first, more = stale[0], len(stale) - 1
         also = f" (and {counted(more, 'run')} more)" if more else ""
+        elsewhere = "" if is_fixed else f"choose another folder ({option('out', 'DIR')}), "
         raise OtherRun(
             f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
-            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}",
+            f"(`here`). Compute it again with {option('rerun_stale', True)} (the old run is kept in a folder "
+            f"`{STALE_FOLDER}`), {elsewhere}or take it as it is with {resumed(plan.out, 'other_code')}",
             first.why,
         )
 
@@ -589,7 +588,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     write_atomic(folder / ERROR_FILE, page(json.dumps(content, indent=1)))
 
 
-def await_quiet(states: Iterable[State], wait_s: float = _GONE_S) -> None:
+def await_quiet(states: Iterable[State]) -> None:
     """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:
@@ -597,7 +596,7 @@ def await_quiet(states: Iterable[State], wait_s: float = _GONE_S) -> None:
     """
     for state in states:
         if (state.folder / LOCK_FILE).exists():
-            lock_folder(state.folder, "the cell", wait_s=wait_s).release()
+            lock_folder(state.folder, "the cell", wait_s=_GONE_S).release()
 
 
 def target_config(target: str, settings: Sequence[Setting], reads: Sequence[str] | None = None) -> ExperimentConfig:

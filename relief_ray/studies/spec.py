@@ -49,49 +49,6 @@ BOUNDS = presets_of("bound")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
-    """What differs between the studies of `relief-ray run` and of `relief-ray grid`.
-
-    Attributes:
-        resume: the command that goes on with a plan.
-        goes_on: the command goes on with cells that were begun before; else it refuses them.
-        holds_lock: the plan's lock is held for the whole command; else while the plan is written.
-        replaces: another name may be given to a plan; else it is refused, as another rule of stopping is.
-        is_parent: runs name the plan as their parent.
-        is_hashed: names of cells end in the first digits of their hash, and begin with their setting.
-    """
-
-    resume: str
-    goes_on: bool
-    holds_lock: bool
-    replaces: bool
-    is_parent: bool
-    is_hashed: bool
-
-
-KINDS: Mapping[KindName, Kind] = MappingProxyType(
-    {
-        "run": Kind(
-            resume="relief-ray resume",
-            goes_on=False,
-            holds_lock=False,
-            replaces=True,
-            is_parent=False,
-            is_hashed=False,
-        ),
-        "grid": Kind(
-            resume="relief-ray grid resume",
-            goes_on=True,
-            holds_lock=True,
-            replaces=False,
-            is_parent=True,
-            is_hashed=True,
-        ),
-    }
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
     """A value of an axis: its name in folder names, and the configuration keys (dotted) that it sets.
 
@@ -720,7 +677,7 @@ def cells(
         UserError: an unknown level or key, a value out of range, a key that an axis chooses, or an unknown method.
     """
     made = list(each_cell(spec, settings, tuned=tuned, skip_unknown=skip_unknown))
-    known = {cell.hash if KINDS[spec.kind].is_hashed else cell.name: cell for cell in reversed(made)}
+    known = {cell.hash if spec.kind == "grid" else cell.name: cell for cell in reversed(made)}
     return tuple(known.values())[::-1]
 
 
@@ -824,7 +781,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         setting = f"{point.setting}-tuned"
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
     label, draw = point.method.replace(":", "."), [*fold, config.draw_name]
-    if KINDS[spec.kind].is_hashed:
+    if spec.kind == "grid":
         digest = config_hash(config.identity())
         name = "-".join([setting, label, *draw, digest[:_HASH_DIGITS]])
         named = config.model_copy(update={"name": f"{spec.name}-{name}", "choice": choice})

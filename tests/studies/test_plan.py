@@ -1,4 +1,4 @@
-"""What differs between the plans of `run` and `grid`, row by row of ``studies.spec.KINDS``."""
+"""What differs between the plans of `run` and `grid`."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from relief_ray.config.experiment import parse
 from relief_ray.experiment.experiment import open_cell, run_cell
 from relief_ray.records.cells import read_plan_file
 from relief_ray.records.run_folder import RunFolder, read_run
-from relief_ray.studies.plan import Plan, difference, refuse_begun
-from relief_ray.studies.spec import KINDS, Spec
+from relief_ray.studies.plan import RESUME, Plan, difference, refuse_begun
+from relief_ray.studies.spec import Spec
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
 from tests.plans import cells_of, planned
@@ -25,7 +25,7 @@ def plan_of(kind, out, name="quick", seeds=(0,), **changes):
     return Plan(kind="grid", out=out, name=name, cells=cells_of(grid, []), **changes)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=RESUME)
 def kind(request):
     return request.param
 
@@ -34,16 +34,16 @@ def test_the_file_says_which_command_planned_it_and_the_other_is_refused(kind, t
     other = "grid" if kind == "run" else "run"
     plan_of(kind, tmp_path).write()
     assert read_plan_file(tmp_path / "plan.json").kind == kind and not (tmp_path / "grid.json").exists()
-    with pytest.raises(UserError, match=rf"expected a folder that `relief-ray {other}` made.*{KINDS[kind].resume} "):
+    with pytest.raises(UserError, match=rf"expected a folder that `relief-ray {other}` made.*{RESUME[kind]} "):
         Plan.read(tmp_path, kind=other)
     with pytest.raises(UserError, match=rf"holds .*quick, asked: {other} quick; choose a folder with --out DIR"):
         plan_of(other, tmp_path).write()
-    assert Plan.read(tmp_path, kind=kind).resume == f"{KINDS[kind].resume} {tmp_path}"
+    assert Plan.read(tmp_path, kind=kind).resume == f"{RESUME[kind]} {tmp_path}"
 
 
 def test_another_name_is_taken_over_or_refused(kind, tmp_path):
     plan_of(kind, tmp_path).write()
-    if KINDS[kind].replaces:
+    if kind == "run":
         plan_of(kind, tmp_path, name="other").write()
         assert read_plan_file(tmp_path / "plan.json").name == "other"
     else:
@@ -62,12 +62,12 @@ def test_a_second_plan_adds_its_cells_to_those_of_the_first(kind, tmp_path):
 
 def test_names_say_the_hash_or_not(kind, tmp_path):
     (cell,) = plan_of(kind, tmp_path).cells
-    assert cell.name.endswith(cell.hash[:8]) is KINDS[kind].is_hashed
+    assert cell.name.endswith(cell.hash[:8]) is (kind == "grid")
 
 
 def test_who_holds_the_lock_keeps_others_out_for_the_command_or_for_the_write(kind, tmp_path):
     with plan_of(kind, tmp_path).lock():
-        if KINDS[kind].holds_lock:
+        if kind == "grid":
             plan_of(kind, tmp_path).write()
         else:
             with pytest.raises(UserError, match=r"plan\.lock: the plan is in use by process"):
@@ -81,7 +81,7 @@ def test_a_begun_run_is_gone_on_with_or_refused(kind, tmp_path, run_cache):
     run_cell(state.cell.config, state.folder, should_stop=lambda: next(stops))
     (begun,) = Plan.read(tmp_path, kind=kind).look()
     assert (begun.status, begun.is_open, begun.is_finished) == ("interrupted", True, False)
-    if not KINDS[kind].goes_on:
+    if kind == "run":
         with pytest.raises(UserError, match=r"was begun and is not finished; go on with: relief-ray resume"):
             refuse_begun(plan)
 

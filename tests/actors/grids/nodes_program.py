@@ -54,7 +54,7 @@ def grid(out: Path) -> None:
         def note(self, text: str) -> None:
             notes.append(text)
 
-    fit(Loop(plan, Seen(), lambda: bool(tick())))
+    fit(Loop(plan, Seen(), plan.look(), lambda: bool(tick())))
     head, nodes = driver_node(), {node["NodeID"] for node in ray.nodes()}
     ray.shutdown()
     words = [sys.executable, __file__, "run", str(out / "run"), cluster.address]

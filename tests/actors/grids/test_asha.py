@@ -34,7 +34,7 @@ def search(out, **settings):
 
 def run_open(plan, on_tick=lambda: None):
     log = Log()
-    fit(Loop(plan, log, ticking(on_tick), todo=[e for e in plan.look() if e.is_open]), jobs=1)
+    fit(Loop(plan, log, [e for e in plan.look() if e.is_open], ticking(on_tick)), jobs=1)
     return log.ended
 
 

@@ -34,7 +34,7 @@ from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.test_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
-from tests.actors.trials import run_alone, trial_of, trials_of
+from tests.actors.trials import run_alone, trial_of
 from tests.plans import cells_of, typed
 from tune_configs.registry import load_grid
 from tune_configs.search import read_tuned
@@ -90,12 +90,18 @@ def test_a_cell_in_parts_has_the_bits_of_one_in_a_piece_and_says_its_score(tmp_p
     parts, whole = (tiny_search(tmp_path / name).write().look()[0] for name in ("parts", "whole"))
     run_alone(whole)
     trial = trial_of(parts, 1, 2)
-    first = trial.step()
+    workers = WorkerCache()
+    first = trial.step(workers)
     f1 = read_rounds(parts.folder)[-1].validation.headline
     assert first == {"done": False, "status": "interrupted", "round": 1, "f1": f1}
     assert scores_at(parts.folder, (1, 2)) == {1: f1} and scores_at(parts.folder / "none", (1,)) == {}
-    assert trial.step()["round"] == 2 and read_run(parts.folder).num_resumes == 0, "the same process goes on"
-    assert trial_of(parts, 1, 2).step() == {"done": True, "status": "done"} and read_run(parts.folder).num_resumes == 1
+    assert trial.step(WorkerCache())["round"] == 2 and read_run(parts.folder).num_resumes == 0, (
+        "the same process goes on"
+    )
+    assert (
+        trial_of(parts, 1, 2).step(WorkerCache()) == {"done": True, "status": "done"}
+        and read_run(parts.folder).num_resumes == 1
+    )
     assert [comparable(r) for r in read_rounds(parts.folder)] == [comparable(r) for r in read_rounds(whole.folder)]
 
 
@@ -103,7 +109,7 @@ def test_another_cell_in_the_same_process_begins_anew(tmp_path, monkeypatch):
     first, second, *_ = tiny_search(tmp_path / "s").write().look()
     process = CellTrial.__new__(CellTrial)
     monkeypatch.setattr(serialization, "get", lambda trials: trials)  # without Ray
-    process._trials = {state.cell.name: trials_of(state) for state in (first, second)}
+    process._trials = {state.cell.name: trial_of(state) for state in (first, second)}
     process._worker_cache = WorkerCache()
     assert process.reset_config({"cell": first.cell.name}) and process.step()["status"] == "done"
     assert process.reset_config({"cell": second.cell.name}) and process.step()["status"] == "done"

@@ -34,7 +34,7 @@ class Heard(LinesOfSeveral):
 
 
 def follow(plan, callback):
-    return Loop(plan, callback, todo=plan.look())
+    return Loop(plan, callback, plan.look())
 
 
 def test_a_loop_follows_cells_to_their_end(tmp_path, capsys, monkeypatch):

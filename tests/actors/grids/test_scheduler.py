@@ -53,7 +53,7 @@ def results(out, cells):
 
 
 def run_all(plan, log, tick=lambda: None):
-    fit(Loop(plan, log, ticking(tick), todo=[e for e in plan.look() if e.status != "done"]))
+    fit(Loop(plan, log, [e for e in plan.look() if e.status != "done"], ticking(tick)))
 
 
 @pytest.mark.ci

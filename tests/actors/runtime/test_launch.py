@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.grids.scheduler import SideBySide
+from actors.grids import scheduler
 from actors.launch import OnRay
 from actors.runtime.coordinator import after_grace
 from actors.runtime.gauges import Gauges
@@ -27,7 +27,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.loop import Computer, Loop, compute, one_after_another
+from relief_ray.studies.loop import Computer, Loop, compute
 from relief_ray.studies.progress import Callback
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.support.errors import UserError
@@ -196,7 +196,7 @@ def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(joined, t
     values = CONFIG | {"rounds": 60, "runtime": {**CONFIG["runtime"], "num_hosts": 1}}
     plan = plan_of(Request(target=values, on="ray"), tmp_path).write()
     with (on_ray := OnRay()).session:
-        compute(plan, one_after_another(on_ray), Killer())
+        compute(plan, on_ray.carry_out, Killer(), plan.look())
     assert killed and killed[0] != os.getpid()
     assert seen == list(range(1, 61)) == list(read_rounds(plan.look()[0].folder).numbers)
 
@@ -208,13 +208,13 @@ def test_several_at_a_time_have_the_dashboard_and_the_ear_of_the_one_who_asked(
     kind, jobs, num_todo, is_tune, tmp_path, monkeypatch
 ):
     told = []
-    monkeypatch.setattr(SideBySide, "__call__", lambda how, loop: told.append(how))
-    monkeypatch.setattr(Computer, "how", lambda how, jobs, other_code: told.append)
+    monkeypatch.setattr(scheduler, "side_by_side", lambda loop, jobs, **how: told.append((jobs, how)))
+    monkeypatch.setattr(Computer, "carry_out", lambda computer, loop, jobs, other_code: told.append(loop))
     plan = replace(plan_of(Request(target=CONFIG, seeds=range(num_todo)), tmp_path), kind=kind)
-    loop = Loop(plan, Callback())
-    OnRay(dashboard=True, lost=told.append).how(jobs, other_code=True)(loop)
-    several = SideBySide(jobs=jobs, dashboard=True, other_code=True, lost=told.append)
-    assert told == [several if is_tune else loop]
+    loop = Loop(plan, Callback(), plan.look())
+    OnRay(dashboard=True, lost=told.append).carry_out(loop, jobs, other_code=True)
+    how = {"dashboard": True, "other_code": True, "lost": told.append}
+    assert told == [(jobs, how) if is_tune else loop]
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_failed_cell_that_is_tried_again_counts_as_running(tmp_path):
     plan = tiny_plan(tmp_path / "grid").write()
     for state in plan.look():
         keep_error(state.folder, ValueError("no luck"))
-    loop = Loop(plan, Callback())
+    loop = Loop(plan, Callback(), plan.look())
     assert (loop.view().num_failed, len(loop.view().running)) == (2, 0)
     loop.begin(plan.cells[0].name)
     assert (loop.view().num_failed, len(loop.view().running)) == (1, 1)
