@@ -24,7 +24,7 @@ from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
 from relief_ray.support.errors import UserError, value_text
-from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.files import write_atomic
 from relief_ray.support.text import WIDTH, pip, wrapped
 
 # `relief-ray explain`: why a client trains what it trains; the reasons are ``relief_ray.studies.reasons``'.
@@ -87,8 +87,6 @@ def new_command(kind: Kind, name: str, out: Path) -> Result:
         )
     if module in _OPTIONAL:
         raise UserError(f"new {module}: {_OPTIONAL[module]} would import that file as its own; choose another name")
-    with disk_errors(out, "write there"):
-        out.mkdir(parents=True, exist_ok=True)
     for template, path in paths.items():
         text = files(_TEMPLATES).joinpath(template).read_text(encoding="utf-8")
         write_atomic(path, Template(text).substitute(names).encode())

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from actors.terminal.exit_codes import Result, figure
 from relief_ray import __version__
 from relief_ray.config.experiment import assign, parse
-from relief_ray.data import DataConfig, get_spec, open_dataset
+from relief_ray.data import get_spec, open_dataset
 from relief_ray.data.describe import VerifyReport, describe, list_datasets, strips, verify
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
@@ -121,7 +121,8 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
 
 def look(name: str, stride_s: float | None, settings: Sequence[Setting], html: Path | None) -> Result:
     """Run `data describe`; ``stride_s`` None: that of the preset, file or run, else the default."""
-    description = data_description(name, stride_s, settings)
+    given = [] if stride_s is None else [Setting("data.stride_s", stride_s)]
+    description = data_description(name, [*given, *settings])
     if html is not None:
         _write_page(description, html)
     return Result(description, description.facts)
@@ -149,7 +150,7 @@ def _write_page(description: DataDescription, path: Path) -> None:
 
 def shard(name: str, client: int, out: Path, settings: Sequence[Setting]) -> Result:
     """Run `data shard`."""
-    config = data_config(name, DataConfig().stride_s, settings)
+    config = data_config(name, settings)
     facts = write_shard(open_dataset(config), config, client, out)
     text = (
         f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows\n"
@@ -173,7 +174,7 @@ def accept(name: str, stride_s: float, settings: Sequence[Setting], out: Path) -
     verification = verify(name)
     if not verification["ok"]:
         raise UserError(f"{verification['path']}: " + "\n".join(verification["problems"]))
-    config = data_config(name, stride_s)
+    config = data_config(name, [Setting("data.stride_s", stride_s)])
     dataset = open_dataset(config)
     described = describe(dataset, config)
     rows = []

@@ -36,7 +36,7 @@ from relief_ray.profiling.profile import profile_device
 from relief_ray.records.lock import FileLock
 from relief_ray.records.sync.mlflow import Store, store_uri
 from relief_ray.support.errors import Setting, UserError
-from relief_ray.support.files import cache_root, disk_errors, preflight, write_atomic
+from relief_ray.support.files import cache_root, preflight, write_atomic
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import memory_bytes
 from relief_ray.support.text import install, pip, si, table, typed, wrapped
@@ -542,8 +542,7 @@ def profile(backbone: str | None, settings: Sequence[Setting], types: str, turns
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
     measured = profile_device(config, tuple(name for name in TYPES if name in wanted), turns)
-    with disk_errors(path, "write the profile"):
-        write_atomic(path, profile_text(measured).encode())
+    write_atomic(path, profile_text(measured).encode())
     return Result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
 
 

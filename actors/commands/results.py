@@ -326,12 +326,10 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     Raises:
         UserError: the folder cannot be written.
     """
-    with disk_errors(out, "write there"):
-        out.mkdir(parents=True, exist_ok=True)
     texts = {"md": render.markdown, "json": render.as_json, "csv": render.as_csv}
-    written = [out / f"comparison.{suffix}" for suffix in texts]
-    for path, make in zip(written, texts.values(), strict=True):
-        write_atomic(path, make(comparison).encode())
+    written = {out / f"comparison.{suffix}": make(comparison) for suffix, make in texts.items()}
+    for path, text in written.items():
+        write_atomic(path, text.encode())
     return [*written, *draw(comparison, out / _FIGURE), *_drawn(partial(curves, comparison), out / "curves.png")]
 
 

@@ -29,7 +29,7 @@ from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan, State
 from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several, value_text
-from relief_ray.support.files import disk_errors, page, write_atomic
+from relief_ray.support.files import page, write_atomic
 from relief_ray.support.text import install, typed
 from tune_configs.registry import cells_of, load_grid
 from tune_configs.search import Frozen, Place, Tuned, place_of, words
@@ -397,8 +397,6 @@ def freeze(plan: Plan, path: Path) -> list[str]:
             f"{typed(plan.out)}"
         )
     tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
-    with disk_errors(path, "write the choices"):
-        path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, page(json.dumps(tuned.model_dump(mode="json"), indent=1)))
     return [*lines, *_programs(plan)]
 

@@ -329,37 +329,32 @@ def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None
     with in_python():
         check_words({}, set or {})
         name = data_name(data) if isinstance(data, Loader) else str(data)
-        return data_description(name, None, [*settings_of(set or {})])
+        return data_description(name, [*settings_of(set or {})])
 
 
-def data_description(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataDescription:
-    """Return the description of a data set, or of a run's data; ``stride_s`` None: theirs, else the default.
+def data_description(name: str, settings: Sequence[Setting]) -> DataDescription:
+    """Return the description of a data set, or of a run's data.
 
     Raises:
         UserError: see ``describe_data``.
     """
-    config = _config_of(name, stride_s, settings)
+    is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
+    if is_run and name not in DATASETS:
+        config = target_config(name, settings, ("data",)).data
+    else:
+        config = data_config(name, settings)
     facts = data_facts(open_dataset(config), config)
     return DataDescription(text=_data_text(facts, config), facts=facts, config=config)
 
 
-def _config_of(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataConfig:
-    """The data configuration of a dataset, or of the first run of a preset, a file or a run folder."""
-    is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
-    if not is_run or name in DATASETS:
-        return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
-    given = [] if stride_s is None else [Setting("data.stride_s", stride_s)]
-    return target_config(name, [*settings, *given], ("data",)).data
-
-
-def data_config(name: str, stride_s: float, settings: Sequence[Setting] = ()) -> DataConfig:
+def data_config(name: str, settings: Sequence[Setting]) -> DataConfig:
     """The data configuration of a dataset, by default but for ``settings`` (``data.window_s=2.56``).
 
     Raises:
         UserError: an unknown dataset, an impossible value, or a setting of another section.
     """
     get_spec(name)
-    values = assign({"data": {"name": name, "stride_s": stride_s}}, settings)
+    values = assign({"data": {"name": name}}, settings)
     if other := sorted(set(values) - {"data"}):
         raise UserError(f"{Setting(other[0], ...)}: expected a key of data, e.g. {Setting('data.window_s', 2.56)}")
     try:

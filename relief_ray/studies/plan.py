@@ -583,8 +583,6 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     why = error if isinstance(error, str) else reason(error)
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     content = {"error": mask_text(why), "at": now(), "traceback": mask_text(trace)}
-    with disk_errors(folder, "keep the error"):
-        folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / ERROR_FILE, page(json.dumps(content, indent=1)))
 
 

@@ -96,11 +96,10 @@ def _explain(setup: Planned, rounds: dict[int, RoundRecord], round_: int, client
     Raises:
         UserError: the ledger lacks the round before.
     """
-    if setup.strategy.insight.explain is None and is_own(type(setup.config.strategy)):
-        return Explanation(summary=_by_record(setup, rounds.get(round_), round_, client))
-    if setup.strategy.insight.explain is None:
-        return Explanation(summary=_without_reasons(setup))
-    record, before = rounds.get(round_), rounds.get(round_ - 1)
+    explain, record, before = setup.strategy.insight.explain, rounds.get(round_), rounds.get(round_ - 1)
+    if explain is None:
+        is_users = is_own(type(setup.config.strategy))
+        return Explanation(summary=_by_record(setup, record, round_, client) if is_users else _without_reasons(setup))
     if before is None and round_ > 1:
         raise UserError(f"round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
     participants = tuple(setup.fleet[n] for n in record.participants) if record else None
@@ -110,7 +109,7 @@ def _explain(setup: Planned, rounds: dict[int, RoundRecord], round_: int, client
         before=None if before is None else before.diagnosed,
         fedavg_s=_fedavg_s(setup, client),
     )
-    return setup.strategy.insight.explain(request)
+    return explain(request)
 
 
 def _without_reasons(setup: Planned) -> str:

@@ -35,7 +35,7 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.studies.reasons import Reasons, reasons_for
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
-from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.files import write_atomic
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -84,9 +84,7 @@ class Picture:
             UserError: the file cannot be written.
         """
         place = Path(path)
-        with disk_errors(place, "write the picture"):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(place, self.png)
+        write_atomic(place, self.png)
         return place
 
     def __repr__(self) -> str:
@@ -98,7 +96,7 @@ class Picture:
         return {"image/png": encoded, "text/plain": repr(self)}, {"image/png": {"width": 760}}
 
 
-def drawn(draw: Callable[[Path], object], caption: str = "") -> Picture:
+def drawn(draw: Callable[[Path], object], caption: str) -> Picture:
     """Return the picture that ``draw`` writes to the PNG file it is given."""
     with TemporaryDirectory(prefix="relief-ray-") as folder:
         path = Path(folder) / "figure.png"
@@ -170,10 +168,10 @@ def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
     if not methods:
         return featured(comparison)
     runs = [{r.replicate: r for r in comparison.runs_of(finished(comparison, name))} for name in methods]
-    shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
-    if shared is None:
-        raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
-    return [one[shared] for one in runs]
+    for shared in runs[0]:
+        if all(shared in one for one in runs):
+            return [one[shared] for one in runs]
+    raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
 
 
 def finished(comparison: Comparison, label: str) -> str:
@@ -182,8 +180,7 @@ def finished(comparison: Comparison, label: str) -> str:
     Raises:
         UserError: it has none.
     """
-    names = comparison.labels
-    if label not in names:
+    if label not in (names := comparison.labels):
         raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
     return label
 
@@ -315,19 +312,16 @@ class Run:
         """
         clients = self._loaded.known_fleet.clients if self.folder else ()
         types = configured_fleet(self.config, self._loaded.covered("clients"))[1]
-        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in types.items()}
         return as_frame(
-            [
-                {
-                    "client": c.id,
-                    "type": c.device,
-                    "sensors": ", ".join(c.modalities),
-                    "windows": c.num_windows,
-                    "peak_tops": kinds[c.device][0],
-                    "power_w": kinds[c.device][1],
-                }
-                for c in clients
-            ]
+            {
+                "client": c.id,
+                "type": c.device,
+                "sensors": ", ".join(c.modalities),
+                "windows": c.num_windows,
+                "peak_tops": types[c.device].peak_tops,
+                "power_w": types[c.device].active_power_w,
+            }
+            for c in clients
         )
 
     def explain(self, *, round: int, client: int) -> Reasons:
@@ -495,12 +489,10 @@ class Study:
         Raises:
             UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
-        made = [(one.title, _by(one, clock)) for one in self._chosen(setting)]
-        heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
-        plain = [head + text.plain(one, width, wide=wide) for head, (_, one) in zip(heads, made, strict=True)]
-        marked = [
-            (head and f"### {head}") + text.markdown(one, wide=wide) for head, (_, one) in zip(heads, made, strict=True)
-        ]
+        chosen = self._chosen(setting)
+        made = [(f"{one.title}\n\n" if len(chosen) > 1 else "", _by(one, clock)) for one in chosen]
+        plain = [head + text.plain(one, width, wide=wide) for head, one in made]
+        marked = [(head and f"### {head}") + text.markdown(one, wide=wide) for head, one in made]
         return Page(text="\n".join(plain), markdown="\n".join(marked))
 
     def verdicts(self) -> Verdicts:
@@ -683,16 +675,17 @@ class Study:
         numbers = Counter(item.status for item in self._inventory.items)
         return ", ".join(f"{number} {status}" for status, number in numbers.items()) or "no runs"
 
+    def _said(self, place: str) -> str:
+        return f"{counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
+
     def __repr__(self) -> str:
         """Return name, number of runs by status, and folder."""
-        place = "a temporary folder" if self._is_temporary else self._place
-        return f"<Study {self.name}: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}>"
+        return f"<Study {self.name}: {self._said('a temporary folder' if self._is_temporary else self._place)}>"
 
     def _repr_html_(self) -> str:
         place = "a temporary folder (<code>.folder</code>)" if self._is_temporary else f"<code>{self._place}</code>"
-        head = f"<b>{self.name}</b>: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
         parts = [brief(one, len(self._comparisons) > 1) for one in self._comparisons]
-        return "\n".join([f"<p>{head}</p>", *parts])
+        return "\n".join([f"<p><b>{self.name}</b>: {self._said(place)}</p>", *parts])
 
 
 def _similar(name: str, runs: Iterable[Run]) -> str:

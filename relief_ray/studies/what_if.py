@@ -34,7 +34,7 @@ def price_fleet(
     config: ExperimentConfig,
     windows: Sequence[int],
     engine: Engine = "naive",
-    clocks: Mapping[str, TimeModel] | None = None,
+    clocks: dict[str, TimeModel] | None = None,
 ) -> Model:
     """Build the fleet of a configuration with ``windows`` for each client; ``clocks``: other than the present ones.
 
@@ -44,8 +44,7 @@ def price_fleet(
         UserError: fleet or costs are wrong; place and fix are named.
     """
     fleet, types = configured_fleet(config, len(windows))
-    known = None if clocks is None else dict(clocks)
-    return model_of(config, config.data.spec(), with_windows(fleet, list(windows)), types, engine, known)
+    return model_of(config, config.data.spec(), with_windows(fleet, list(windows)), types, engine, clocks)
 
 
 _TOLERANCE = 1e-9
@@ -76,10 +75,9 @@ def what_if(
     config = parse(run.config, where, why)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
+    given = {"costs.profile": profile, "training.epochs": epochs}
     # Key by key: a type keeps the figures that are not named.
-    others = [*settings_of({"fleet": fleet})] if fleet else []
-    others += [] if profile is None else [Setting("costs.profile", profile)]
-    others += [] if epochs is None else [Setting("training.epochs", epochs)]
+    others = [*settings_of(fleet, "fleet."), *(Setting(k, v) for k, v in given.items() if v is not None)]
     changed = parse(assign(run.config, others), f"{where}, other fleet", why)
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
@@ -106,27 +104,20 @@ def recorded_model(folder: Path) -> tuple[RunRecord, Model]:
 
 
 def _hardware(
-    loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel], windows: int | None = None
+    loaded: Loaded, config: ExperimentConfig, clocks: dict[str, TimeModel], windows: int | None = None
 ) -> Model:
     """The fleet of a configuration with the run's recorded clocks, and these ``clocks``; needs no data.
 
-    ``windows``: of each client; None: as recorded.
-    """
-    known = _recorded_clocks(loaded) | dict(clocks)
-    recorded = _windows_of(loaded)
-    chosen = recorded if windows is None else [windows] * len(recorded)
-    return price_fleet(config, chosen, stored_engine(loaded.run), known)
-
-
-def _windows_of(loaded: Loaded) -> list[int]:
-    """Training windows of each client, from the coverage report.
+    ``windows``: training windows of each client; None: as recorded.
 
     Raises:
-        UserError: it has none.
+        UserError: the record has no coverage report, or no clocks.
     """
+    known = _recorded_clocks(loaded) | clocks
     if (facts := data_facts(loaded.run)) is None:
         raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
-    return [client.windows for client in facts.clients]
+    chosen = [client.windows if windows is None else windows for client in facts.clients]
+    return price_fleet(config, chosen, stored_engine(loaded.run), known)
 
 
 def _recorded_clocks(loaded: Loaded) -> dict[str, TimeModel]:

@@ -8,7 +8,7 @@ import pytest
 
 from actors.commands.data import look
 from relief_ray.studies.describe import data_description
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import Setting, UserError
 from tests.loaders import ODD, ODDITIES, write_lab
 
 
@@ -37,7 +37,7 @@ def mine(spec, members, path, subject):
     return made
 MINE = replace(GOOD, parse=mine, spec=replace(SPEC, lacks={3: ("ankle",)}, max_abs=(9.0, 9.0, 9.0)))
 """
-    facts = data_description(lab(body), 5.0, []).facts
+    facts = data_description(lab(body), [Setting("data.stride_s", 5.0)]).facts
     third = facts["people"][2]
     assert {key: third[key] for key in ("subject", "rows", "bouts", "shortest_s", "longest_s", "classes")} == {
         "subject": 3,

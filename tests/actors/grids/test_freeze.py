@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     plan = tiny_search(tmp_path / "g", rounds=1).write()
     run(plan)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/t\.json: cannot write the choices: .*expected a writable place"):
+    with pytest.raises(UserError, match=r"file/t\.json: cannot write: .*expected a writable place"):
         freeze(plan, tmp_path / "file" / "t.json")
 
 
