@@ -6,12 +6,13 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type, where_raised
-from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
+from relief_ray.studies.spec import DATASETS, Cell, Level, Spec, cells
 from relief_ray.support.errors import Setting, UserError, nearest
 from tune_configs import frontier, paper_grids, search
 from tune_configs.search import TUNED, read_tuned
@@ -92,18 +93,17 @@ def checked(made: object, target: str) -> Spec:
                 f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of "
                 f"{', '.join(DATASETS)}, or the import path of your own, my_data:SLEEP"
             )
-    method_levels = [level for levels in made.own.values() for level in levels]
-    for name in (
-        made.name,
-        *(level.name for axis in made.axes for level in axis.levels),
-        *(v.name for v in method_levels),
-        *(level.name for level in made.datasets if isinstance(level, Dataset)),
-    ):
+    datasets = [level for level in made.datasets if isinstance(level, Level)]
+    levels = chain(datasets, *(axis.levels for axis in made.axes), *made.own.values())
+    for name in (made.name, *(level.name for level in levels)):
         if name and not re.fullmatch(_FOLDER, name):
             raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
-    datasets = tuple(import_path(name) if isinstance(name, str) else name for name in made.datasets)
-    own = {import_path(method): levels for method, levels in made.own.items()}
-    return replace(made, datasets=datasets, methods=tuple(map(import_path, made.methods)), own=own)
+    return replace(
+        made,
+        datasets=tuple(import_path(name) if isinstance(name, str) else name for name in made.datasets),
+        methods=tuple(map(import_path, made.methods)),
+        own={import_path(method): tries for method, tries in made.own.items()},
+    )
 
 
 def cells_of(grid: Spec, settings: Sequence[Setting] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:

@@ -17,6 +17,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ from relief_ray.studies.request import (
     Target,
     plan_of,
 )
+from relief_ray.studies.spec import HASH_DIGITS
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserCodeError, UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
@@ -464,11 +466,7 @@ def rounds_to_do(state: State) -> int:
 def _titles_of(plan: Plan) -> dict[str, str]:
     """A title for each cell: ``relief (gamma=0.5), fold 0, replicate 2``; a grid's cell's name without its hash."""
     if plan.is_grid:
-        heads = {cell.name: cell.name.rpartition("-") for cell in plan.cells}
-        return {
-            cell.name: head[0] if (head := heads[cell.name])[0] and cell.hash.startswith(head[2]) else cell.name
-            for cell in plan.cells
-        }
+        return {cell.name: cell.name.removesuffix(f"-{cell.hash[:HASH_DIGITS]}") for cell in plan.cells}
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in plan.cells]
     names = variant_names(methods, [facts_of(c.config.strategy, c.label) for c in plan.cells])
     drawn = zip(plan.cells, names, methods, strict=True)
@@ -493,9 +491,9 @@ def leaders(states: Iterable[State], scores: Mapping[str, float]) -> tuple[Leade
         by_setting.setdefault(cell.setting, {}).setdefault(cell.method, []).append(scores[cell.name])
     rows = []
     for setting, methods in by_setting.items():
-        label = max(methods, key=lambda m: sum(methods[m]) / len(methods[m]))
-        f1 = sum(methods[label]) / len(methods[label])
-        rows.append(Leader(setting=setting, label=label, f1=f1, num=len(methods[label]), of=len(methods)))
+        means = {method: fmean(f1s) for method, f1s in methods.items()}
+        label = max(means, key=means.__getitem__)
+        rows.append(Leader(setting=setting, label=label, f1=means[label], num=len(methods[label]), of=len(means)))
     return tuple(rows)
 
 

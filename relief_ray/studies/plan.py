@@ -284,28 +284,27 @@ class Plan:
 
     def _write(self) -> Plan:
         path, mine = self.out / PLAN_FILE, {cell.name: row_of(cell) for cell in self.cells}
-        earlier = read_plan_file(path) if path.exists() else None
-        if earlier is not None:
-            self._refuse_other(earlier)
-        known = {} if earlier is None else {row.folder: row for row in earlier.cells}
+        nothing = PlanFile(kind=self.kind, name=self.name, stopping=self.stopping, cells=())
+        earlier = read_plan_file(path) if path.exists() else nothing
+        self._refuse_other(earlier)
+        known = {row.folder: row for row in earlier.cells}
         if self.is_grid:
             rows = _merged(known, mine)
         else:
             rows = (*(row for name, row in known.items() if name not in mine), *mine.values())
         begun = count_begun(self.out, [row.folder for row in rows])
-        if earlier is not None and earlier.claims is not None and begun:
+        if earlier.claims is not None and begun:
             self._refuse_more_pairs(earlier.cells, rows)
         for cell in self.cells:
             if modules := cell.config.modules():
                 note_begun(mine[cell.name].config, digests(modules))
         if self.search is not None:
             note_begun(self.search.model_dump(mode="json"), self.search.sources)
-        claims = None if earlier is None else earlier.claims
-        claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
+        claims = register_claims(self.out, self.claims_file, earlier.claims or self.claims, begun=begun, now=now())
         own = cells_of(module for cell in self.cells for module in cell.config.modules())
-        own = {**({} if earlier is None else earlier.own_cells), **own}
         facts = {k: getattr(self, k) for k in PlanFile.model_fields}
-        write_plan_file(path, PlanFile(**facts | {"cells": rows, "claims": claims, "own_cells": own}))
+        facts |= {"cells": rows, "claims": claims, "own_cells": {**earlier.own_cells, **own}}
+        write_plan_file(path, PlanFile(**facts))
         if not self.is_grid:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)

@@ -205,6 +205,11 @@ def seconds(value: float) -> str:
     return f"{value:7.{digits}f} s"
 
 
+def _ended(end: End) -> str:
+    """How a run ended, with its scores."""
+    return "  ".join([end.why if end.reused else f"{end.status} in {end.seconds:.1f} s", *scores(end.record)])
+
+
 class Lines(Shown):
     """Plain lines: of a single run one per round; of several one per run, of many one now and then."""
 
@@ -232,10 +237,9 @@ class Lines(Shown):
     def end(self, cell: Cell, end: End) -> None:
         """Print a line of one of several runs, now and then of many; of a reused one always."""
         self._num_begun += end.reused
-        words = end.why if end.reused else f"{end.status} in {end.seconds:.1f} s"
         is_wanted = self._num_runs <= _FEW or self._num_begun == self._num_runs or end.status != "done"
         if end.reused or (self._num_runs > 1 and (is_wanted or self._is_due())):
-            self._show("  ".join([f"{self._heading(cell)}: {words}", *scores(end.record)]))
+            self._show(f"{self._heading(cell)}: {_ended(end)}")
 
     def _heading(self, cell: Cell) -> str:
         return f"[{self._num_begun}/{self._num_runs}] {cell.title}"
@@ -305,9 +309,7 @@ class Bar(Shown):
     def end(self, cell: Cell, end: End) -> None:
         """Leave one line above the bar."""
         self._num_begun += end.reused
-        words = end.why if end.reused else f"{end.status} in {end.seconds:.1f} s"
-        line = "  ".join([f"[{self._num_begun}/{self._num_runs}] {cell.title}: {words}", *scores(end.record)])
-        self._console.print(line, markup=False)
+        self.note(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {_ended(end)}")
 
     def close(self) -> None:
         """Remove the bar."""
@@ -426,24 +428,25 @@ def picture(view: View) -> RenderableType:
         Text(duration(view.elapsed_s)),
         Text(_time_left(view), style="cyan"),
     )
-    table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-    for name in ("running", "round", view.f1_heading):
-        table.add_column(name, justify="left" if name == "running" else "right")
+    table = _columns("running", "round", view.f1_heading, left=1)
     for cell in view.running:
+        title = _fitted(cell.title, _BESIDE_RUNNING + len(view.f1_heading))
         shown = "" if cell.f1 is None else f"{100 * cell.f1:.1f}"
-        table.add_row(
-            _fitted(cell.title, _BESIDE_RUNNING + len(view.f1_heading)),
-            f"{cell.num_rounds}/{cell.num_planned}",
-            shown,
-        )
-    best = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-    for name in ("best so far", "method", view.f1_heading, "cells", "of methods"):
-        best.add_column(name, justify="left" if name in ("best so far", "method") else "right")
+        table.add_row(title, f"{cell.num_rounds}/{cell.num_planned}", shown)
+    best = _columns("best so far", "method", view.f1_heading, "cells", "of methods", left=2)
     longest = max((len(leader.label) for leader in view.leaders), default=0)
     for leader in view.leaders[-_MAX_LEADERS:]:
         setting = _fitted(leader.setting, _BESIDE_BEST + longest + len(view.f1_heading))
         best.add_row(setting, leader.label, f"{100 * leader.f1:.1f}", str(leader.num), str(leader.of))
     return Group(head, table, best) if view.leaders else Group(head, table)
+
+
+def _columns(*names: str, left: int) -> Table:
+    """An empty table; all columns but the first ``left`` are numbers."""
+    table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i < left else "right")
+    return table
 
 
 def one_at_a_time(num_runs: int, num_rounds: int, *, stderr: bool = False) -> Shown:

@@ -50,14 +50,19 @@ BOUNDS = presets_of("bound")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A value of an axis: its name in folder names, and the configuration keys (dotted) that it sets.
+    """A value of an axis.
 
-    ``datasets``: where it exists (empty: everywhere).
+    Attributes:
+        name: its part of folder names.
+        settings: the configuration keys (dotted) that it sets, and their values.
+        datasets: where it exists; empty: everywhere.
+        folds: of a data set, folds of a held-out split; empty where the split has none.
     """
 
     name: str
     settings: Values = field(default_factory=dict)
     datasets: tuple[str, ...] = ()
+    folds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,21 +76,6 @@ class Axis:
 def backbones(*levels: Level) -> Axis:
     """The axis of models: ``CNN``, ``LORA``, or ``own_backbone``'s."""
     return Axis(name="backbones", levels=levels)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
-    """A level of the dataset axis.
-
-    Attributes:
-        name: the level's name.
-        settings: keys and values for its cells.
-        folds: folds of a held-out split; empty where the split has none.
-    """
-
-    name: str
-    settings: Values
-    folds: tuple[int, ...] = ()
 
 
 def _dsa(split: str) -> Values:
@@ -104,22 +94,22 @@ PAPER: Values = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.
 _MINI: Values = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
-DATASETS: Mapping[str, Dataset] = MappingProxyType(
+DATASETS: Mapping[str, Level] = MappingProxyType(
     {
         d.name: d
         for d in (
-            Dataset(name="pamap2", settings={"data.name": "pamap2"}),
-            Dataset(name="mhealth", settings={"data.name": "mhealth"}),
-            Dataset(name="dsa", settings=_dsa("held_out_subject"), folds=(0, 1, 2, 3)),
-            Dataset(name="dsa_within", settings=_dsa("within_subject")),
-            Dataset(name="dsa_mini", settings=_MINI),
-            Dataset(name="dsa_mini_held_out", settings={**_MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
+            Level(name="pamap2", settings={"data.name": "pamap2"}),
+            Level(name="mhealth", settings={"data.name": "mhealth"}),
+            Level(name="dsa", settings=_dsa("held_out_subject"), folds=(0, 1, 2, 3)),
+            Level(name="dsa_within", settings=_dsa("within_subject")),
+            Level(name="dsa_mini", settings=_MINI),
+            Level(name="dsa_mini_held_out", settings={**_MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
         )
     }
 )
 
 
-def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject", settings: Values = _NONE) -> Dataset:
+def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject", settings: Values = _NONE) -> Level:
     """A level for a data set of a user's own, by its import path; all folds of a held-out split.
 
     ``name``: in folder names and tables; empty: the attribute's, ``sleep`` of ``my_data:SLEEP``.
@@ -129,7 +119,7 @@ def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject
     """
     path = import_path(path)
     num_folds = max(1, len(get_spec(path).subjects) // 2)
-    return Dataset(
+    return Level(
         name=name or _short_name(path),
         settings={"data.name": path, "data.split": split, **settings},
         folds=tuple(range(num_folds)) if split == "held_out_subject" else (),
@@ -178,7 +168,7 @@ class Spec:
     name: str
     title: str
     methods: tuple[str, ...]
-    datasets: tuple[str | Dataset, ...] = ("pamap2", "mhealth")
+    datasets: tuple[str | Level, ...] = ("pamap2", "mhealth")
     axes: tuple[Axis, ...] = ()
     own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     tries: Callable[[str], tuple[Level, ...]] | None = None
@@ -429,7 +419,7 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
     if spec.kind == "run":
         return None
     if key == "datasets":
-        own = {level.name: level for level in spec.datasets if isinstance(level, Dataset)}
+        own = {level.name: level for level in spec.datasets if isinstance(level, Level)}
         names = _chosen(key, value, [*DATASETS, *own])
         return replace(spec, datasets=tuple(own.get(name, name) for name in map(import_path, names)))
     axes = {axis.name: axis for axis in spec.axes}
@@ -583,18 +573,18 @@ def _refuse_unknown_folds(spec: Spec, *, are_chosen: bool) -> None:
             raise UserError(f"{chosen}: {name} has folds {list(folds)}; expected some of those")
 
 
-def dataset_levels(spec: Spec) -> dict[str, Dataset]:
+def dataset_levels(spec: Spec) -> dict[str, Level]:
     """The levels of the dataset axis by name; of a preset one without a name.
 
     Raises:
         UserError: an import path leads nowhere, or two levels have one name.
     """
     if spec.kind == "run":
-        return {"": Dataset(name="", settings={}, folds=spec.folds or ())}
-    levels: dict[str, Dataset] = {}
+        return {"": Level(name="", folds=spec.folds or ())}
+    levels: dict[str, Level] = {}
     for chosen in spec.datasets:
         path = isinstance(chosen, str) and is_path(chosen)
-        level = chosen if isinstance(chosen, Dataset) else own_dataset(chosen) if path else DATASETS[chosen]
+        level = chosen if isinstance(chosen, Level) else own_dataset(chosen) if path else DATASETS[chosen]
         if levels.setdefault(level.name, level) != level:
             raise UserError(
                 f"grid {spec.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "
@@ -648,7 +638,7 @@ def points(spec: Spec) -> Iterator[Point]:
                     yield from _block(spec, level, draw if fold is None else {**draw, "data.fold": fold})
 
 
-def _block(spec: Spec, dataset: Dataset, draw: Values) -> Iterator[Point]:
+def _block(spec: Spec, dataset: Level, draw: Values) -> Iterator[Point]:
     """All settings with all their methods, for one dataset, fold and draw."""
     base = {**spec.settings, **dataset.settings, **draw}
     for levels in product(*(axis.levels for axis in spec.axes)):
@@ -676,7 +666,7 @@ def cells(
     Raises:
         UserError: an unknown level or key, a value out of range, a key that an axis chooses, or an unknown method.
     """
-    made = list(each_cell(spec, settings, tuned=tuned, skip_unknown=skip_unknown))
+    made = [*each_cell(spec, settings, tuned=tuned, skip_unknown=skip_unknown)]
     known = {cell.hash if spec.kind == "grid" else cell.name: cell for cell in reversed(made)}
     return tuple(known.values())[::-1]
 
@@ -755,7 +745,7 @@ def _kind_of(label: str) -> type[StrategyConfig]:
     return config if isinstance(config, type) else type(config)
 
 
-_HASH_DIGITS = 8
+HASH_DIGITS = 8
 
 
 def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = "", stored_hash: str = "") -> Cell:
@@ -783,9 +773,9 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
     label, draw = point.method.replace(":", "."), [*fold, config.draw_name]
     if spec.kind == "grid":
         digest = config_hash(config.identity())
-        name = "-".join([setting, label, *draw, digest[:_HASH_DIGITS]])
+        name = "-".join([setting, label, *draw, digest[:HASH_DIGITS]])
         named = config.model_copy(update={"name": f"{spec.name}-{name}", "choice": choice})
-        return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+        return make_cell(name, point.method, named, setting, digest)
     own = [point.own] if point.own else []
     title = "-".join([spec.name, point.method, *draw])
     named = config.model_copy(
