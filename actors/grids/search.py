@@ -55,18 +55,16 @@ class Dimension:
         key: dotted key of the number; empty for choices.
         low: smallest value.
         high: largest value.
-        log: whether it is searched by its logarithm.
-        is_int: whether it is a whole number.
         choices: settings to choose among; empty for a number.
+        values: Optuna's distribution of the number, or of the place among the choices.
     """
 
     name: str
     key: str = ""
     low: float = 0.0
     high: float = 0.0
-    log: bool = False
-    is_int: bool = False
     choices: tuple[Mapping[str, object], ...] = ()
+    values: optuna.distributions.BaseDistribution
 
 
 def space_of(levels: Sequence[Level]) -> tuple[Dimension, ...]:
@@ -87,84 +85,43 @@ def _distinct(values: Sequence[object]) -> list[object]:
 
 
 def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels: Sequence[Level]) -> Dimension:
-    name = unit[0].rpartition(".")[2]
-    numbers = [v for v in values[unit[0]] if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(unit) == 1 and len(numbers) == len(values[unit[0]]):
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    name, tried = unit[0].rpartition(".")[2], values[unit[0]]
+    numbers = [v for v in tried if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(unit) == 1 and len(numbers) == len(tried):
         low, high = min(numbers), max(numbers)
-        return Dimension(
-            name=name,
-            key=unit[0],
-            low=low,
-            high=high,
-            log=low > 0 and high / low >= _LOG_FROM,
-            is_int=all(isinstance(v, int) for v in numbers),
-        )
-    choices = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
-    return Dimension(name=name, choices=tuple(dict(c) for c in choices if isinstance(c, dict)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchPlace:
-    """A part of a search that is searched for itself: one method on one dataset, fold and combination of axes.
-
-    Attributes:
-        name: the place in words, also the seed of its sampler.
-        method: name or import path.
-        grid: the grid with this place alone, without tries.
-        space: what is searched.
-    """
-
-    name: str
-    method: str
-    grid: Spec
-    space: tuple[Dimension, ...]
-
-    def with_tries(self, tries: Sequence[Level]) -> Spec:
-        """The place's grid with these tries."""
-        return replace(self.grid, own={self.method: tuple(tries)})
-
-
-def search_places(grid: Spec) -> Iterator[SearchPlace]:
-    """The places of a search.
-
-    Raises:
-        UserError: the grid is none, or a method has no tries.
-    """
-    if not grid.is_search:
-        raise UserError(f"grid {grid.name}: is no search; expected one whose methods have tries, such as search_lr")
-    for level in dataset_levels(grid).values():
-        folds: list[int | None] = [f for f in level.folds if grid.folds is None or f in grid.folds]
-        for fold, chosen in product(folds or [None], product(*(axis.levels for axis in grid.axes))):
-            axes = tuple(replace(axis, levels=(one,)) for axis, one in zip(grid.axes, chosen, strict=True))
-            for method in grid.methods:
-                if not grid.own.get(method):
-                    raise UserError(
-                        f"grid {grid.name}: {method} has no tries; expected some, or leave it out of methods"
-                    )
-                parts = [method, level.name, *([] if fold is None else [f"fold {fold}"]), *(c.name for c in chosen)]
-                alone = replace(
-                    grid,
-                    methods=(method,),
-                    datasets=(level,),
-                    axes=axes,
-                    own={},
-                    folds=None if fold is None else (fold,),
-                )
-                yield SearchPlace(name=", ".join(parts), method=method, grid=alone, space=space_of(grid.own[method]))
+        log = low > 0 and high / low >= _LOG_FROM
+        if all(isinstance(v, int) for v in numbers):
+            return Dimension(
+                name=name, key=unit[0], low=low, high=high, values=IntDistribution(int(low), int(high), log=log)
+            )
+        return Dimension(name=name, key=unit[0], low=low, high=high, values=FloatDistribution(low, high, log=log))
+    chosen = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
+    choices = tuple(dict(c) for c in chosen if isinstance(c, dict))
+    return Dimension(name=name, choices=choices, values=CategoricalDistribution(range(len(choices))))
 
 
 @dataclass(kw_only=True, slots=True)
 class Sampler:
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) at one place.
 
+    A place is one method on one dataset, fold and combination of axes, and is searched for itself.
+
     Attributes:
-        place: method, dataset, fold and axes.
-        seed: of the search; each place has a stream of its own.
+        name: the place in words, also a part of the sampler's seed: each place has a stream of its own.
+        seed: of the search.
+        method: name or import path.
+        grid: the grid with this place alone, without tries.
+        space: what is searched.
         tries: tries that were suggested, in order.
     """
 
-    place: SearchPlace
+    name: str
     seed: int
+    method: str
+    grid: Spec
+    space: tuple[Dimension, ...]
     tries: list[Level] = field(default_factory=list)
     _study: optuna.Study = field(init=False)
     _trials: dict[str, list[optuna.Trial]] = field(init=False, default_factory=dict)
@@ -174,21 +131,21 @@ class Sampler:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        seed = zlib.crc32(f"{self.seed} {self.place.name}".encode())
+        seed = zlib.crc32(f"{self.seed} {self.name}".encode())
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM_FIRST)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
     def ask(self, number: int) -> None:
         """Suggest so many more tries."""
-        wanted = len(self.tries) + number
+        wanted, space = len(self.tries) + number, {d.name: d.values for d in self.space}
         for _ in range(_MOST_ASKS * number):
             if len(self.tries) == wanted:
                 return
-            trial = self._study.ask()
+            trial = self._study.ask(space)
             settings: dict[str, object] = {}
             parts = []
-            for dimension in self.place.space:
-                name, chosen = _suggested(trial, dimension)
+            for dimension in self.space:
+                name, chosen = _suggested(trial.params[dimension.name], dimension)
                 settings |= chosen
                 parts.append(name)
             level = Level(name="-".join(parts), settings=settings)
@@ -211,20 +168,50 @@ class Sampler:
                 self._study.tell(trial, scores.get(name), None if name in scores else unscored)
         self._trials = {}
 
+    def cells(self, tries: Sequence[Level], settings: Sequence[Setting]) -> tuple[Cell, ...]:
+        """The place's cells with these tries."""
+        return cells_of(replace(self.grid, own={self.method: tuple(tries)}), settings)
 
-def _suggested(trial: optuna.Trial, dimension: Dimension) -> tuple[str, Mapping[str, object]]:
+
+def samplers_of(grid: Spec, seed: int) -> Iterator[Sampler]:
+    """A sampler for each place of a search.
+
+    Raises:
+        UserError: the grid is none, or a method has no tries.
+    """
+    if not grid.is_search:
+        raise UserError(f"grid {grid.name}: is no search; expected one whose methods have tries, such as search_lr")
+    for level in dataset_levels(grid).values():
+        folds: list[int | None] = [f for f in level.folds if grid.folds is None or f in grid.folds]
+        for fold, chosen in product(folds or [None], product(*(axis.levels for axis in grid.axes))):
+            axes = tuple(replace(axis, levels=(one,)) for axis, one in zip(grid.axes, chosen, strict=True))
+            alone = replace(grid, datasets=(level,), axes=axes, own={}, folds=None if fold is None else (fold,))
+            for method in grid.methods:
+                if not grid.own.get(method):
+                    raise UserError(
+                        f"grid {grid.name}: {method} has no tries; expected some, or leave it out of methods"
+                    )
+                parts = [method, level.name, *([] if fold is None else [f"fold {fold}"]), *(c.name for c in chosen)]
+                yield Sampler(
+                    name=", ".join(parts),
+                    seed=seed,
+                    method=method,
+                    grid=replace(alone, methods=(method,)),
+                    space=space_of(grid.own[method]),
+                )
+
+
+def _suggested(value: float, dimension: Dimension) -> tuple[str, Mapping[str, object]]:
     """Name and settings of a suggestion; numbers have four digits, so that the name has them all."""
     if dimension.choices:
-        number = trial.suggest_categorical(dimension.name, list(range(len(dimension.choices))))
-        chosen = dimension.choices[number]
+        chosen = dimension.choices[int(value)]
         single = next(iter(chosen.values())) if len(chosen) == 1 else None
-        return f"{dimension.name}{single if isinstance(single, int | float) else number}", chosen
-    if dimension.is_int:
-        whole = trial.suggest_int(dimension.name, int(dimension.low), int(dimension.high), log=dimension.log)
-        return f"{dimension.name}{whole}", {dimension.key: whole}
-    value = trial.suggest_float(dimension.name, dimension.low, dimension.high, log=dimension.log)
-    rounded = float(f"{value:.4g}")
-    return f"{dimension.name}{rounded:g}", {dimension.key: rounded}
+        return f"{dimension.name}{single if isinstance(single, int | float) else value}", chosen
+    text = str(value)
+    if isinstance(value, float):
+        value = float(f"{value:.4g}")
+        text = f"{value:g}"
+    return dimension.name + text, {dimension.key: value}
 
 
 _REDUCTION_FACTOR = 3
@@ -536,7 +523,7 @@ class SuggestedTries:
         """Let every sampler suggest its next tries; return the plan with all cells so far."""
         for sampler in self.samplers:
             sampler.ask(min(_BATCH, self.search.tries - len(sampler.tries)))
-        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler, sampler.tries)}
+        cells = {cell.name: cell for each in self.samplers for cell in each.cells(each.tries, self.settings)}
         return replace(self.plan, cells=tuple(cells.values()), search=self.search)
 
     def tell(self, plan: Plan) -> bool:
@@ -550,7 +537,7 @@ class SuggestedTries:
             scores: dict[str, float] = {}
             pruned: dict[str, dict[int, float]] = {}
             for level in sampler.tries:
-                states = [all_states[cell.name] for cell in self._cells_of(sampler, [level])]
+                states = [all_states[cell.name] for cell in sampler.cells([level], self.settings)]
                 if any(state.is_open for state in states):
                     return False
                 if (f1 := _mean_score(states)) is not None:
@@ -569,9 +556,6 @@ class SuggestedTries:
     def with_stopping(self, stopping: EarlyStopping) -> SuggestedTries:
         """The same, with weak tries stopped early."""
         return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
-
-    def _cells_of(self, sampler: Sampler, tries: Sequence[Level]) -> tuple[Cell, ...]:
-        return cells_of(sampler.place.with_tries(tries), self.settings)
 
 
 def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
@@ -596,8 +580,8 @@ def suggested_tries(
     if importlib.util.find_spec("optuna") is None:
         raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
     grid, rest = choose(load_grid(target), settings)
-    places = tuple(search_places(grid))
-    if not places:
+    samplers = tuple(samplers_of(grid, seed))
+    if not samplers:
         raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
     search = SuggestedSearch(
         sampler="optuna",
@@ -605,11 +589,10 @@ def suggested_tries(
         seed=seed,
         target=str(Path(target).absolute()) if target.endswith(".py") else target,
         settings=tuple(as_typed(settings)),
-        bounds={p.method: {d.key: (d.low, d.high) for d in p.space if d.key and d.high > d.low} for p in places},
+        bounds={s.method: {d.key: (d.low, d.high) for d in s.space if d.high > d.low} for s in samplers},
     )
     title = f"{search.tries} tries of every method, suggested by Optuna (seed {seed}), validation data only"
     plan = Plan(kind="grid", out=out, name=grid.name, title=title, cells=())
-    samplers = tuple(Sampler(place=place, seed=seed) for place in places)
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
 
 

@@ -7,14 +7,13 @@ from rich.console import Console
 
 from actors.grids.scheduler import SearchScheduler
 from actors.grids.search import (
-    Sampler,
     SuggestedTries,
     asha,
     freeze,
     mark_stopped,
     rungs,
+    samplers_of,
     scores_at,
-    search_places,
     stopped_early,
     suggested_tries,
 )
@@ -182,8 +181,7 @@ def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
 def test_optuna_hears_of_a_stopped_try_as_pruned_at_its_last_round():
     import optuna
 
-    (place,) = search_places(load_small())
-    sampler = Sampler(place=place, seed=0)
+    (sampler,) = samplers_of(load_small(), 0)
     sampler.ask(3)
     first, second, third = (level.name for level in sampler.tries)
     sampler.tell({first: 0.5}, {second: {1: 0.2, 2: 0.3}})

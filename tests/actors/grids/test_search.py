@@ -4,10 +4,11 @@ import importlib.util
 from dataclasses import replace
 
 import pytest
+from optuna.distributions import IntDistribution
 
 from actors.commands.plan_text import Forecast
 from actors.grids.estimate import Estimate
-from actors.grids.search import again, freeze, search_places, space_of, suggested_tries
+from actors.grids.search import again, freeze, samplers_of, space_of, suggested_tries
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan
@@ -96,13 +97,14 @@ def test_an_open_cell_is_waited_for(tmp_path):
 )  # fmt: skip
 def test_the_space_lies_between_the_fixed_tries(method, kinds):
     space = space_of(tries(method))
-    shown = ["choice" if d.choices else "int" if d.is_int else "log" if d.log else "linear" for d in space]
+    shown = ["choice" if d.choices else "int" if isinstance(d.values, IntDistribution)
+             else "log" if d.values.log else "linear" for d in space]  # fmt: skip
     assert shown == kinds and (space[0].low, space[0].high) == (1e-4, 1e-2)
     assert all(len(d.choices) == 3 for d in space if d.choices)
 
 
 def test_every_place_is_searched_for_itself():
-    places = list(search_places(load_grid("search_lr")))
+    places = list(samplers_of(load_grid("search_lr"), 0))
     assert len({p.name for p in places}) == len(places) == 14 * 2
     assert all(len(p.grid.methods) == len(p.grid.datasets) == 1 for p in places)
     (only,) = space_of((Level(name="a", settings={"training.lr": 0.1}),))
