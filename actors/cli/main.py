@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from actors.cli.groups import cluster, data, device, doctor, fleet, model, submit
@@ -49,7 +50,7 @@ grid = typer.Typer(
     no_args_is_help=True,
 )
 
-GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
+GridFolder = Annotated[Path, Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
 
 
 @grid.command("start")
@@ -78,12 +79,10 @@ GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's fold
     "as_json",
 )
 def grid_start(
-    target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
+    target: Annotated[str, Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     options: Options,
     settings: Set = None,
-    out: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="Folder for the cells; default: runs/grid-MODULE.")
-    ] = None,
+    out: Annotated[SomePath, Option(metavar="DIR", help="Folder for the cells; default: runs/grid-MODULE.")] = None,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
@@ -106,7 +105,7 @@ def grid_start(
     own_code=True,
 )
 def grid_resume(
-    target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
+    target: Annotated[str, Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
@@ -127,14 +126,14 @@ def grid_status(folder: GridFolder) -> None:
 @runs("run:freeze_choices", own_code=True)
 def grid_freeze(
     folder: GridFolder,
-    out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
+    out: Annotated[SomePath, Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {title}" for name, title in PRESETS.items())
-Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
+Folders = Annotated[list[Path], Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 
 app = typer.Typer(
     cls=Main,
@@ -169,7 +168,7 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def prepare(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Keep other libraries' chatter off the console."""
@@ -197,12 +196,12 @@ def prepare(
     "as_json",
 )
 def run(
-    target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a configuration file.")],
+    target: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset, or a configuration file.")],
     options: Options,
     settings: Set = None,
     out: Annotated[
         SomePath,
-        typer.Option(metavar="DIR", help="Folder for the runs; default: runs/PRESET, or runs/PRESET-2, .."),
+        Option(metavar="DIR", help="Folder for the runs; default: runs/PRESET, or runs/PRESET-2, .."),
     ] = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -212,7 +211,7 @@ def run(
 @app.command()
 @runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json", own_code=True)
 def resume(
-    target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
+    target: Annotated[str, Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
@@ -229,12 +228,12 @@ def resume(
 @runs("results:compare_command")
 def compare(
     folders: Folders,
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
-    bibtex: Annotated[bool, typer.Option("--bibtex", help="Print references of the methods instead.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="Show all columns.")] = False,
-    legend: Annotated[bool, typer.Option("--legend", help="Also say what the headings mean.")] = False,
+    out: Annotated[SomePath, Option(metavar="DIR", help="Write table and figures there.")] = None,
+    bibtex: Annotated[bool, Option("--bibtex", help="Print references of the methods instead.")] = False,
+    wide: Annotated[bool, Option("--wide", help="Show all columns.")] = False,
+    legend: Annotated[bool, Option("--legend", help="Also say what the headings mean.")] = False,
     setting: Annotated[
-        SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, if committed results hold several.")
+        SomeText, Option(metavar="TEXT", help="Part of a setting's name, if committed results hold several.")
     ] = None,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
@@ -243,16 +242,16 @@ def compare(
 @app.command()
 @runs("results:report_command")
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
+    folders: Annotated[list[Path], Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
         SomePath,
-        typer.Option(metavar="DIR", help="Folder for the report; default: DIR/report, for committed results ./report."),
+        Option(metavar="DIR", help="Folder for the report; default: DIR/report, for committed results ./report."),
     ] = None,
     commit: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
+        SomePath, Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
     ] = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
+        str | None, Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
     ] = None,
 ) -> None:
     """Write a report of finished runs: tables and figures as one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
@@ -264,7 +263,7 @@ def report(
 @app.command("ls")
 @runs("results:list_command")
 def list_results(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of results.")] = Path("runs"),
+    folder: Annotated[Path, Argument(metavar="[DIR]", help="A folder of results.")] = Path("runs"),
 ) -> None:
     """List the folders of runs below DIR, newest first: their progress, each method's F1, differing settings."""
 
@@ -274,7 +273,7 @@ def list_results(
 def plan_study(
     question: StudyQuestion,
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is used.")
+        list[Path] | None, Argument(metavar="[DIR]...", help="Finished runs whose scatter is used.")
     ] = None,
 ) -> None:
     """Say how many paired runs are needed to find a difference, and what a planned number can find."""
@@ -283,11 +282,9 @@ def plan_study(
 @app.command()
 @runs("model:reproduce_command", own_code=True)
 def reproduce(
-    target: Annotated[
-        str, typer.Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")
-    ],
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="Keep the rerun there.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
+    target: Annotated[str, Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")],
+    out: Annotated[SomePath, Option(metavar="DIR", help="Keep the rerun there.")] = None,
+    tolerance: Annotated[float, Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
 ) -> None:
     """Compute a committed cell again and compare: equal bits, within tolerance, or different (exit code 6)."""
 
@@ -295,16 +292,16 @@ def reproduce(
 @app.command()
 @runs("config:explain_command", own_code=True)
 def explain(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    round_: Annotated[int, typer.Option("--round", help="The round.")],
-    client: Annotated[int, typer.Option("--client", help="The client's number.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    round_: Annotated[int, Option("--round", help="The round.")],
+    client: Annotated[int, Option("--client", help="The client's number.")],
 ) -> None:
     """Explain why a client trained its groups: deadline, budget, ranking, cut-off."""
 
 
 @app.command()
 @runs("conformance:strategies_command")
-def strategies(bibtex: Annotated[bool, typer.Option("--bibtex", help="Print references instead.")] = False) -> None:
+def strategies(bibtex: Annotated[bool, Option("--bibtex", help="Print references instead.")] = False) -> None:
     """List the methods that can be compared."""
 
 
@@ -313,10 +310,10 @@ def strategies(bibtex: Annotated[bool, typer.Option("--bibtex", help="Print refe
 def config(
     target: Annotated[
         SomeText,
-        typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Show the values of this; else the defaults."),
+        Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Show the values of this; else the defaults."),
     ] = None,
-    key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/configuration.md.")] = False,
+    key: Annotated[SomeText, Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print the page docs/configuration.md.")] = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 
@@ -325,15 +322,15 @@ def config(
 @runs("conformance:conformance_command")
 def conformance(
     target: Annotated[
-        SomeText, typer.Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
+        SomeText, Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
     ] = None,
     settings: Set = None,
     address: Annotated[
-        SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
+        SomeText, Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
     ] = None,
-    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Also compare with a run on Ray.")] = True,
-    equals: Annotated[str, typer.Option(metavar="METHOD", help="Only check that its rounds equal METHOD's.")] = "",
-    within: Annotated[float, typer.Option(help="With --equals: largest allowed difference of a value.")] = 0.0,
+    ray: Annotated[bool, Option("--ray/--no-ray", help="Also compare with a run on Ray.")] = True,
+    equals: Annotated[str, Option(metavar="METHOD", help="Only check that its rounds equal METHOD's.")] = "",
+    within: Annotated[float, Option(help="With --equals: largest allowed difference of a value.")] = 0.0,
 ) -> None:
     """Check the rules that every method, backbone or dataset must keep, and name broken ones.
 
@@ -347,9 +344,9 @@ def conformance(
 @app.command()
 @runs("config:new_command")
 def new(
-    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], typer.Argument(help="What to write.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
+    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], Argument(help="What to write.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
 ) -> None:
     """Write a short working file with tests, to start a method, data set, backbone or grid of your own."""
 
@@ -358,7 +355,7 @@ def new(
 @runs("results:sync_command")
 def sync(
     folders: Folders,
-    uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,
+    uri: Annotated[SomeText, Option(help="An MLflow store; by default the run's own.")] = None,
 ) -> None:
     """Send these runs' missing points to an MLflow store; each point arrives once."""
 

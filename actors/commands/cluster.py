@@ -91,7 +91,7 @@ def check(
         training = trains(nodes, fit.need)
         faults += nodes_of.data_faults(training, fit.need.data)
         notes += nodes_of.data_notes(training, fit.need.data)
-    yield Result(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes))
+    yield answer(place, nodes, fit, faults, notes)
     if faults or (fit is not None and not fit.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
 
@@ -176,24 +176,42 @@ def _run_need(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: b
     return Need(title=title, data=data, bundles=bundles if is_trial else bundles[1:] or bundles)
 
 
-def as_text(
+def answer(
     place: str, nodes: Sequence[NodeFacts], fit: Fit | None, faults: Sequence[str], notes: Sequence[str]
-) -> str:
-    """Nodes and fit for a terminal of 80 columns."""
+) -> Result:
+    """Nodes and fit for a terminal of 80 columns, and as JSON."""
     lines = [f"{place}: {counted(len(nodes), 'node')}, {in_words(total_of(node.resources for node in nodes))}"]
     for node in nodes:
         head = "head, " if node.is_head else ""
         lines += wrapped(f"{node.name} ({head}{node.address}): {in_words(node.resources)}", rest="  ")
-        if (answer := node.answer) is None:
+        if (own := node.answer) is None:
             lines += wrapped(f"does not answer: {node.why}", "  ", "    ")
             continue
-        lines.append(f"  {answer.versions()}")
-        lines += wrapped(f"{answer.device}; data: {', '.join(answer.data()) or 'none'}", "  ", "    ")
+        lines.append(f"  {own.versions()}")
+        lines += wrapped(f"{own.device}; data: {', '.join(own.data()) or 'none'}", "  ", "    ")
     if fit is not None:
         lines += ["", *_fit_lines(fit)]
     for head, texts in (("NOTE", notes), ("FAULT", faults)):
         lines += [line for text in texts for line in wrapped(f"{head}: {text}", rest="  ")]
-    return "\n".join(lines)
+    facts: dict[str, object] = {
+        "address": place,
+        "nodes": [{"name": node.name, **asdict(node)} for node in nodes],
+        "faults": list(faults),
+        "notes": list(notes),
+    }
+    if fit is not None:
+        facts["target"] = {
+            "title": fit.need.title,
+            "data": dict(fit.need.data),
+            "needed": total_of(fit.need.bundles),
+            "missing": total_of(fit.unplaced),
+            "fits": fit.fits,
+            "why_not": fit.need.impossible,
+            "cells": fit.need.num_cells,
+            "cells_at_once": fit.at_once,
+            "changes": list(fit.changes),
+        }
+    return Result("\n".join(lines), facts)
 
 
 def _fit_lines(fit: Fit) -> list[str]:
@@ -214,31 +232,6 @@ def _fit_lines(fit: Fit) -> list[str]:
     if missing.keys() - nodes_of.PLAIN:
         lines.append("  or without types: --set runtime.placement=virtual")
     return lines
-
-
-def as_facts(
-    place: str, nodes: Sequence[NodeFacts], fit: Fit | None, faults: Sequence[str], notes: Sequence[str]
-) -> dict[str, object]:
-    """The same for JSON."""
-    facts: dict[str, object] = {
-        "address": place,
-        "nodes": [{"name": node.name, **asdict(node)} for node in nodes],
-        "faults": list(faults),
-        "notes": list(notes),
-    }
-    if fit is not None:
-        facts["target"] = {
-            "title": fit.need.title,
-            "data": dict(fit.need.data),
-            "needed": total_of(fit.need.bundles),
-            "missing": total_of(fit.unplaced),
-            "fits": fit.fits,
-            "why_not": fit.need.impossible,
-            "cells": fit.need.num_cells,
-            "cells_at_once": fit.at_once,
-            "changes": list(fit.changes),
-        }
-    return facts
 
 
 # `relief-ray submit`: a command as a job on a cluster's head, from any folder with one's own code.

@@ -58,7 +58,7 @@ def _judge_nodes(address: str) -> Iterator[Result]:
     reference = reference_numbers()
     with ray_session(SessionOptions(address=address)):
         results = results_of_nodes(reference)
-    yield Result(as_text(reference, results), as_facts(reference, results))
+    yield answer(reference, results)
     if not all(result.is_kept for result in results):
         raise typer.Exit(1)
 
@@ -103,8 +103,8 @@ def _node_line(result: NodeResult) -> str:
     return f"  {kept}  {result.node} {result.address}, {device}, torch {machine.torch}: {outcome}"
 
 
-def as_text(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
-    """A line per node and a verdict."""
+def answer(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> Result:
+    """A line per node and a verdict, and the same as JSON."""
     machine = reference.machine
     lines = [
         f"reference: this machine, {machine.cpu}, torch {machine.torch}, {reference.sha256[:12]}",
@@ -116,15 +116,10 @@ def as_text(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
         lines.append(
             "fix: the same relief-ray and torch everywhere (`relief-ray cluster check`), then test that node's memory"
         )
-    return "\n".join(lines)
-
-
-def as_facts(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> dict[str, object]:
-    """The same for JSON."""
-    return {
+    facts = {
         "reference": _facts(reference),
         "within": WITHIN,
-        "keeps": all(result.is_kept for result in results),
+        "keeps": not broken,
         "nodes": [
             {
                 "node": r.node,
@@ -139,6 +134,7 @@ def as_facts(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> dict
             for r in results
         ],
     }
+    return Result("\n".join(lines), facts)
 
 
 def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:

@@ -53,7 +53,7 @@ class JsonEvents(JsonLines):
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """Write ``{"event": "round"}`` with cumulative totals."""
         clock = cell.config.costs.planning_time
-        cost, totals = record.costs[clock], record.totals[clock]
+        cost = record.costs[clock]
         self.write(
             {
                 "event": "round",
@@ -65,22 +65,13 @@ class JsonEvents(JsonLines):
                 "clock": clock,
                 "round_s": cost.round_s,
                 "round_energy_j": cost.energy_j,
-                "time_s": totals.time_s,
-                "energy_j": totals.energy_j,
-                "bytes_up": totals.bytes_up,
-                "bytes_down": totals.bytes_down,
+                **record.totals[clock].model_dump(),
                 "speedup": record.speedup,
                 "wall_s": record.wall_s,
                 "clients": len(record.participants) - len(record.rejected),
                 "participants": len(record.participants),
                 "left_out": [
-                    {
-                        "client": client,
-                        "device": left.device,
-                        "cause": left.cause,
-                        "since": left.since,
-                        "why": record.rejected[client],
-                    }
+                    {"client": client, **left.model_dump(), "why": record.rejected[client]}
                     for client, left in sorted(record.left_out.items())
                 ],
             }

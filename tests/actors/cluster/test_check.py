@@ -15,7 +15,7 @@ from actors.cluster.survey import (
     warnings_of,
 )
 from actors.commands import cluster as cluster_check
-from actors.commands.cluster import as_facts, as_text, check, judge, need_of, trains
+from actors.commands.cluster import answer, check, judge, need_of, trains
 from actors.grids.places import explain_places
 from actors.runtime.placement import Nodes
 from actors.runtime.session import MIB
@@ -135,7 +135,7 @@ def test_a_shard_is_data_and_is_shown():
     nodes = [node("a", answer=HOLDER)]
     assert data_faults(nodes, {"dsa": "node"}) == [] and data_notes(nodes, {"dsa": "auto"}) == []
     assert len(data_faults(nodes, {"mhealth": "node"})) == 1
-    assert "data: the shard of client 3 of dsa" in as_text("h:1", nodes, None, [], [])
+    assert "data: the shard of client 3 of dsa" in answer("h:1", nodes, None, [], []).text
 
 
 def test_of_own_data_is_said_that_the_nodes_look_for_them():
@@ -192,14 +192,14 @@ def test_a_clock_that_is_off_is_said_and_one_that_did_not_answer_is_not():
 def test_text_has_80_columns_and_json_the_same_facts():
     nodes = [node("a"), node("c", 2), node("b", answer=None, why="no answer within 60 s")]
     fit = fit_of("demo", nodes=nodes[:2])
-    text = as_text("10.0.0.1:6379", nodes, fit, faults_of(nodes), ["a note " * 20])
+    text = answer("10.0.0.1:6379", nodes, fit, faults_of(nodes), ["a note " * 20]).text
     commands = [line for line in text.splitlines() if line.startswith("    relief-ray")]
     assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
     assert [line.strip() for line in commands] == list(fit.changes)
     assert "board-a (10.0.0.7): 1 core, 1 x type_a, 2,048 MiB" in text
     assert "  Python 3.11.7, Ray 2.60.0, torch 2.13.0+cpu, RELIEF-Ray 0.1.0 (abababab)" in text
     assert "does not answer: no answer within 60 s" in text and "FAULT: 10.0.0.7" in text
-    facts = as_facts("10.0.0.1:6379", nodes, fit, ["f"], [])
+    facts = answer("10.0.0.1:6379", nodes, fit, ["f"], []).facts
     assert [n["name"] for n in facts["nodes"]] == ["board-a", "board-c", "10.0.0.7"]
     assert facts["target"]["changes"] == list(fit.changes) and facts["target"]["fits"] is False
 
@@ -207,7 +207,7 @@ def test_text_has_80_columns_and_json_the_same_facts():
 def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
     short = unplaced([{"jetson": 1.0}] * 2, [HEAD])
     fit = replace(fit_of("demo"), unplaced=short, changes=tuple(changes(short, "10.0.0.1:6379")))
-    lines = as_text("10.0.0.1:6379", [node("a")], fit, [], []).splitlines()
+    lines = answer("10.0.0.1:6379", [node("a")], fit, [], []).text.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert "has no option for jetson: add --resources='{\"jetson\": 2}' to the" in " ".join(" ".join(lines).split())
     assert "  or without types: --set runtime.placement=virtual" in lines
