@@ -44,20 +44,25 @@ def own_levels(method: str) -> tuple[Level, ...]:
 
 def tries(method: str) -> tuple[Level, ...]:
     """The fifteen settings of one method with Adam."""
-    return _crossed("lr", RATES, {}, method)
+    return _crossed("lr", RATES, {}, own_levels(method))
 
 
 def _sgd_tries(method: str) -> tuple[Level, ...]:
     """The fifteen settings of one method with SGD, which are frozen with its momentum and clipping."""
-    return _crossed("sgd", SGD_RATES, SGD, method)
+    return _crossed("sgd", SGD_RATES, SGD, own_levels(method))
 
 
-def _crossed(name: str, rates: tuple[float, ...], optimizer: Values, method: str) -> tuple[Level, ...]:
+def _crossed(
+    name: str, rates: tuple[float, ...], optimizer: Values, own: Sequence[Level] = (Level(name=""),)
+) -> tuple[Level, ...]:
     """Every rate of an optimizer with every value of the method's own parameter."""
     return tuple(
-        Level(name=f"{name}{rate:g}-{level.name}", settings={"training.lr": rate, **optimizer, **level.settings})
+        Level(
+            name="-".join(filter(None, (f"{name}{rate:g}", level.name))),
+            settings={"training.lr": rate, **optimizer, **level.settings},
+        )
         for rate in rates
-        for level in own_levels(method)
+        for level in own
     )
 
 
@@ -87,14 +92,9 @@ SEARCH_SGD = replace(
 
 def _optimizer_tries(method: str) -> tuple[Level, ...]:
     """Three rates of Adam and three of SGD; the same for every method, whose own numbers stay as they are."""
-    optimizers: tuple[tuple[str, tuple[float, ...], Values], ...] = (
-        ("lr", _FEW_RATES, {"training.optimizer": "adam"}),
-        ("sgd", _FEW_SGD_RATES, SGD),
-    )
-    return tuple(
-        Level(name=f"{name}{rate:g}", settings={"training.lr": rate, **optimizer})
-        for name, rates, optimizer in optimizers
-        for rate in rates
+    return (
+        *_crossed("lr", _FEW_RATES, {"training.optimizer": "adam"}),
+        *_crossed("sgd", _FEW_SGD_RATES, SGD),
     )
 
 

@@ -54,30 +54,7 @@ GridFolder = Annotated[Path, Argument(metavar="DIR", help="The grid's folder, e.
 
 
 @grid.command("start")
-@runs(
-    "run:start_grid",
-    "strategies",
-    "seeds",
-    "folds",
-    "rounds",
-    "address",
-    "mirror",
-    "budget",
-    "dry_run",
-    "jobs",
-    "skip_unknown",
-    "skip_failed",
-    "rerun_stale",
-    "dashboard",
-    "claims",
-    "search",
-    "tries",
-    "seed",
-    "scheduler",
-    "grace_rounds",
-    "reduction_factor",
-    "as_json",
-)
+@runs("run:start_grid", without=("placement", "other_code"))
 def grid_start(
     target: Annotated[str, Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     options: Options,

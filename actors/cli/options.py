@@ -7,8 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from io import TextIOWrapper
@@ -80,11 +79,7 @@ def _open_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                with suppress(OSError):
-                    os.dup2(null, number)
-                os.close(null)
+            os.open(os.devnull, os.O_RDWR)  # gets this number: it is the lowest that is free
 
 
 def _read_settings(words: Sequence[str]) -> object:
@@ -96,14 +91,14 @@ def _read_settings(words: Sequence[str]) -> object:
 
 
 def runs(
-    target: str, *names: str, json: bool = True, own_code: bool = False
+    target: str, *names: str, without: Collection[str] = (), json: bool = True, own_code: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command carry out ``target``: ``module:function`` of ``actors.commands``, imported when it is called.
 
     What the command itself does comes first. The function gets the command's values by name, but for `--json`:
     settings read, an empty list where none was given. What it returns or yields (``Result``) is printed. A record among
-    the command's parameters is a dataclass, of which the named fields, by default all that are ``Annotated``, are
-    options; the function gets one with what was chosen.
+    the command's parameters is a dataclass, of which the named fields, by default all that are ``Annotated`` but those
+    ``without``, are options; the function gets one with what was chosen.
 
     ``json``: it has `--json`; ``own_code``: it has `--own-code`, without which no code that a record names is run.
     """
@@ -115,21 +110,16 @@ def runs(
         records: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
         parameters = [p for p in inspect.signature(command).parameters.values() if p.name not in records]
         if own_code:
-            parameters.append(_switch("own_code", OwnCode))
+            parameters.append(_option("own_code", OwnCode))
         chosen: dict[str, list[str]] = {}
         for place, record in records.items():
             declared = get_type_hints(record, include_extras=True)
-            of_record = [f for f in fields(record) if hasattr(declared[f.name], "__metadata__")]
-            chosen[place] = [f.name for f in of_record if not names or f.name in names]
-            parameters += [
-                inspect.Parameter(
-                    f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name]
-                )
-                for f in of_record
-                if f.name in chosen[place]
-            ]
+            wanted = [f for f in fields(record) if f.name not in without and (not names or f.name in names)]
+            wanted = [f for f in wanted if hasattr(declared[f.name], "__metadata__")]
+            chosen[place] = [f.name for f in wanted]
+            parameters += [_option(f.name, declared[f.name], f.default) for f in wanted]
         if json and not any("as_json" in options for options in chosen.values()):
-            parameters.append(_switch("as_json", AsJson))
+            parameters.append(_option("as_json", AsJson))
 
         def called(**values: Any) -> None:
             as_json = values.get("as_json", False)
@@ -163,8 +153,8 @@ def _hide_kinds_of_switches(kinds: Iterable[Any]) -> None:
             kind.__metadata__[0].metavar = ""
 
 
-def _switch(name: str, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+def _option(name: str, annotation: object, default: object = False) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 # Errors as exit codes.

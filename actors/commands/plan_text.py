@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ _MAX_ROWS = 40
 
 def counts(states: Sequence[State]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in states) for status in STATUS_TEXT}
-    return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
+    numbers = Counter(state.status for state in states)
+    return ", ".join(f"{numbers[status]} {status}" for status in STATUS_TEXT if status in numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +91,7 @@ class Forecast:
 
     def text(self) -> str:
         """Table of cells by method, with time, disk, and the source of these estimates."""
-        lines = self._of_grid() if self.plan.is_grid else self._of_runs()
-        return "\n".join(lines)
+        return "\n".join(self._of_grid() if self.plan.is_grid else self._of_runs())
 
     def _of_grid(self) -> list[str]:
         """By setting too."""
@@ -141,9 +141,9 @@ class Forecast:
             costs = [self.known[state.cell.name] for state in states if state.cell.name in self.known]
             seconds = [cost.seconds for cost in costs if cost.seconds is not None]
             figures = [""] * 3 if len(seconds) == len(costs) else ["?"] * 3
-            if costs and len(seconds) == len(costs):
+            if seconds and len(seconds) == len(costs):
                 disk = mib(sum(cost.num_bytes or 0 for cost in costs))
-                figures = [duration(sum(seconds) / len(costs)), duration(sum(seconds)), disk]
+                figures = [duration(fmean(seconds)), duration(sum(seconds)), disk]
             yield states, [f"{len(costs)}/{len(states)}", *figures]
 
     def _origins(self) -> list[str]:
@@ -167,9 +167,8 @@ class Forecast:
         if known and all(k.seconds is None for k in known.values()):
             return wrapped(f"time and disk are unknown: no round of the {round(facts['unknown'])} cells could be timed")
         unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
-        with_start, start = (
-            (" with Ray's start", f"; Ray's start: {duration(self.start_s)}") if self.start_s else ("", "")
-        )
+        with_start = " with Ray's start" if self.start_s else ""
+        start = f"; Ray's start: {duration(self.start_s)}" if self.start_s else ""
         takes = f"on {counted(self.num_places, 'core')} it takes {duration(facts['wall_s'])}{with_start}{unknown}"
         return [
             *wrapped(f"in all {duration(facts['core_s'])} of work, {mib(int(facts['bytes']))} of disk; {takes}"),

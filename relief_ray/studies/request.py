@@ -33,7 +33,17 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.plan import Plan, load_spec, spec_of, target_config
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.spec import MODE, Level, Spec, each_cell, is_mode_chosen, joined, mode_asked, runtime_of
+from relief_ray.studies.spec import (
+    MODE,
+    Level,
+    Spec,
+    each_cell,
+    is_mode_chosen,
+    joined,
+    mode_asked,
+    runtime_of,
+    with_methods,
+)
 from relief_ray.support.errors import Setting, UserError, as_keyword, shown
 
 StrategyLike = str | StrategyConfig | type[StrategyConfig] | Mapping[str, object]
@@ -469,9 +479,7 @@ def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | Non
     own: dict[str, dict[str, Level]] = {}
     for method in methods:
         own.setdefault(method.label, {})[method.level.name] = method.level
-    kept = {key: value for key, value in spec.settings.items() if key != "strategy"}
-    levels = {label: tuple(of_one.values()) for label, of_one in own.items()}
-    return replace(spec, methods=tuple(own), own=levels, settings=kept)
+    return replace(with_methods(spec, tuple(own)), own={label: tuple(levels.values()) for label, levels in own.items()})
 
 
 def _usual(spec: Spec, settings: Sequence[Setting], request: Request) -> Iterator[Setting]:

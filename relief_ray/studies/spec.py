@@ -415,7 +415,7 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
         return replace(spec, **{key: _numbers(setting)})  # type: ignore[arg-type]
     if key == "methods":
         names = value if isinstance(value, tuple) else _chosen(key, value, PRESETS, spec.methods)
-        return _with_methods(spec, tuple(map(import_path, names)))
+        return with_methods(spec, tuple(map(import_path, names)))
     if spec.kind == "run":
         return None
     if key == "datasets":
@@ -437,7 +437,7 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
     return replace(spec, axes=tuple(axes.values()))
 
 
-def _with_methods(spec: Spec, methods: tuple[str, ...]) -> Spec:
+def with_methods(spec: Spec, methods: tuple[str, ...]) -> Spec:
     """The spec with these methods; a search adds tries for methods that it does not name."""
     own = {} if spec.tries is None else {m: spec.tries(m) for m in methods if m not in spec.own}
     settings = {key: value for key, value in spec.settings.items() if key != "strategy"}
