@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer import Argument, Option
 
 from actors.cli.options import runs
 from actors.cluster import DASHBOARD_PORT, GCS_PORT
@@ -17,6 +16,9 @@ from actors.commands.options import (
     SomeText,
     Target,
     Token,
+    argument,
+    option,
+    switch,
 )
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
@@ -36,9 +38,9 @@ data = typer.Typer(help="Fetch, check and describe datasets.", no_args_is_help=T
 @runs("cluster:head", json=False)
 def cluster_head(
     node: NodeChoice,
-    port: Annotated[int, Option(help="Port at which nodes join.")] = GCS_PORT,
-    dashboard_host: Annotated[str, Option(help="Address of dashboard and jobs.")] = "127.0.0.1",
-    dashboard_port: Annotated[int, Option(help="Port of dashboard and jobs.")] = DASHBOARD_PORT,
+    port: Annotated[int, option("Port at which nodes join.")] = GCS_PORT,
+    dashboard_host: Annotated[str, option("Address of dashboard and jobs.")] = "127.0.0.1",
+    dashboard_port: Annotated[int, option("Port of dashboard and jobs.")] = DASHBOARD_PORT,
 ) -> None:
     """Start the head of a cluster: `ray start --head --block` with fixed ports, limits and a token. Ctrl-C ends it."""
 
@@ -46,13 +48,13 @@ def cluster_head(
 @cluster.command("join")
 @runs("cluster:join", json=False)
 def cluster_join(
-    address: Annotated[str, Argument(metavar="HOST[:PORT]", help="The head.")],
+    address: Annotated[str, argument("The head.", "HOST[:PORT]")],
     node: NodeChoice,
     letter: Annotated[
         Literal["a", "b", "c"] | None,
-        Option("--type", help="Device type; without it the node only offers its cores."),
+        option("Device type; without it the node only offers its cores.", None, "--type"),
     ] = None,
-    count: Annotated[int, Option(min=1, help="Number of clients of that type at a time.")] = 1,
+    count: Annotated[int, option("Number of clients of that type at a time.", min=1)] = 1,
 ) -> None:
     """Join a cluster as a device, after comparing versions of Python and Ray. Ctrl-C ends it."""
     if not (node.insecure or node.print_only):
@@ -65,10 +67,10 @@ def cluster_join(
 def cluster_check(
     target: Annotated[
         list[str] | None,
-        Argument(metavar="[TARGET]", help="`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`."),
+        argument("`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`.", "[TARGET]"),
     ] = None,
     settings: Set = None,
-    address: Annotated[SomeText, Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
+    address: Annotated[SomeText, option("The head; default: RAY_ADDRESS.", "HOST:PORT")] = None,
     token: Token = None,
 ) -> None:
     """List the nodes with their versions, devices and data; say what TARGET needs and how it would fit.
@@ -84,21 +86,19 @@ def submit(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        Argument(metavar="-- COMMAND...", help="The words after `relief-ray`, e.g. `-- grid smoke`."),
+        argument("The words after `relief-ray`, e.g. `-- grid smoke`.", "-- COMMAND..."),
     ] = None,
-    address: Annotated[
-        SomeText, Option(metavar="URL", help="The head's dashboard; default: RAY_API_SERVER_ADDRESS.")
-    ] = None,
+    address: Annotated[SomeText, option("The head's dashboard; default: RAY_API_SERVER_ADDRESS.", "URL")] = None,
     token: Token = None,
-    folder: Annotated[Path, Option("--working-dir", metavar="DIR", help="Folder to upload.")] = Path(),
+    folder: Annotated[Path, option("Folder to upload.", "DIR", "--working-dir")] = Path(),
     variables: Annotated[
         list[str] | None,
-        Option("--env", metavar="NAME=VALUE", help="Variable of all the job's processes; repeatable."),
+        option("Variable of all the job's processes; repeatable.", "NAME=VALUE", "--env"),
     ] = None,
-    detach: Annotated[bool, Option("--detach", help="Do not wait for the end.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only list the files that would be uploaded.")] = False,
-    attach: Annotated[SomeText, Option(metavar="JOB", help="Follow a job that was submitted.")] = None,
-    stop: Annotated[SomeText, Option(metavar="JOB", help="Ask a job to stop, as Ctrl-C does.")] = None,
+    detach: Annotated[bool, switch("Do not wait for the end.", "--detach")] = False,
+    dry_run: Annotated[bool, switch("Only list the files that would be uploaded.", "--dry-run")] = False,
+    attach: Annotated[SomeText, option("Follow a job that was submitted.", "JOB")] = None,
+    stop: Annotated[SomeText, option("Ask a job to stop, as Ctrl-C does.", "JOB")] = None,
 ) -> None:
     """Run a command as a job on a cluster's head: the folder's code is sent along, records stay on the head.
 
@@ -114,16 +114,16 @@ def submit(
 
 Sysfs = Annotated[
     SomePath,
-    Option("--sysfs", metavar="ROOT", help="Read sys/, etc/, proc/ and var/ below this folder instead of /."),
+    option("Read sys/, etc/, proc/ and var/ below this folder instead of /.", "ROOT", "--sysfs"),
 ]
 
 
 @runs("device:doctor")
 def doctor(
-    out: Annotated[Path, Option(metavar="DIR", help="The folder for runs.")] = Path("runs"),
-    uri: Annotated[SomeText, Option(help="The MLflow store; by default the file beside the runs.")] = None,
+    out: Annotated[Path, option("The folder for runs.", "DIR")] = Path("runs"),
+    uri: Annotated[SomeText, option("The MLflow store; by default the file beside the runs.")] = None,
     address: Annotated[
-        SomeText, Option(metavar="HOST[:PORT]", help="The head of a cluster; default: RAY_ADDRESS, else none.")
+        SomeText, option("The head of a cluster; default: RAY_ADDRESS, else none.", "HOST[:PORT]")
     ] = None,
     token: Token = None,
     sysfs: Sysfs = None,
@@ -139,10 +139,10 @@ def doctor(
 def device_monitor(
     command: Annotated[
         list[str] | None,
-        Argument(metavar="[-- COMMAND...]", help="Measure while this command runs, instead of --seconds."),
+        argument("Measure while this command runs, instead of --seconds.", "[-- COMMAND...]"),
     ] = None,
-    seconds: Annotated[float, Option(min=0.1, help="Length of the measurement; Ctrl-C ends it.")] = 10.0,
-    idle: Annotated[float, Option(min=0.0, help="Seconds before the measurement, for the idle power.")] = 3.0,
+    seconds: Annotated[float, option("Length of the measurement; Ctrl-C ends it.", min=0.1)] = 10.0,
+    idle: Annotated[float, option("Seconds before the measurement, for the idle power.", min=0.0)] = 3.0,
     sysfs: Sysfs = None,
 ) -> None:
     """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a if not readable.
@@ -154,11 +154,11 @@ def device_monitor(
 @device.command("profile")
 @runs("device:profile")
 def device_profile(
-    backbone: Annotated[SomeText, Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
+    backbone: Annotated[SomeText, option("The backbone; default cnn.", "cnn|moment_lora")] = None,
     settings: Set = None,
-    types: Annotated[str, Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
-    turns: Annotated[int, Option(min=1, help="Number of repetitions.")] = 5,
-    out: Annotated[SomePath, Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
+    types: Annotated[str, option("Device types that get the measured speed.", "A,B,C")] = "A,B,C",
+    turns: Annotated[int, option("Number of repetitions.", min=1)] = 5,
+    out: Annotated[SomePath, option("Default: profile-BACKBONE.json.", "FILE")] = None,
 ) -> None:
     """Measure this machine's time for every stage of a backbone, for the `measured` clock (costs.profile).
 
@@ -175,13 +175,13 @@ def fleet_show(target: Target = "demo", settings: Set = None) -> None:
 @fleet.command("whatif")
 @runs("fleet:whatif", own_code=True)
 def fleet_whatif(
-    folders: Annotated[list[Path], Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
+    folders: Annotated[list[Path], argument("Finished run folders, or folders of them.", "RUN...")],
     other: Annotated[
         Path | None,
-        Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs."),
+        option("The keys of `fleet` that differ; or fleet and costs.", "FILE.yaml", "--fleet"),
     ] = None,
-    windows: Annotated[int | None, Option(min=1, help="Training windows per client; the paper has 1900.")] = None,
-    epochs: Annotated[int | None, Option(min=1, help="Local epochs; the paper has 5.")] = None,
+    windows: Annotated[int | None, option("Training windows per client; the paper has 1900.", min=1)] = None,
+    epochs: Annotated[int | None, option("Local epochs; the paper has 5.", min=1)] = None,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; the allocation stays as recorded."""
 
@@ -195,11 +195,11 @@ def model_describe(target: Target = "demo", settings: Set = None) -> None:
 @model.command("evaluate")
 @runs("model:evaluate", own_code=True)
 def model_evaluate(
-    folders: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders, or folders of them.")],
+    folders: Annotated[list[Path], argument("Run folders, or folders of them.", "RUN...")],
     sensors: Annotated[
-        list[str] | None, Option("--sensors", metavar="A+B", help="Also test with these sensors; repeatable.")
+        list[str] | None, option("Also test with these sensors; repeatable.", "A+B", "--sensors")
     ] = None,
-    part: Annotated[Literal["test", "validation"], Option(help="Part of the windows.")] = "test",
+    part: Annotated[Literal["test", "validation"], option("Part of the windows.")] = "test",
 ) -> None:
     """Test the last model of runs again: with all sensors, those of every client, each alone, and any others."""
 
@@ -207,14 +207,14 @@ def model_evaluate(
 @model.command("export")
 @runs("model:export", own_code=True)
 def model_export(
-    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for the export; empty or new.")],
+    run: Annotated[Path, argument("A run folder.", "RUN")],
+    out: Annotated[Path, option("Folder for the export; empty or new.", "DIR")],
     round_: Annotated[
         int | None,
-        Option("--round", help="The model after this round; by default the last one saved."),
+        option("The model after this round; by default the last one saved.", None, "--round"),
     ] = None,
     with_encoder: Annotated[
-        bool, Option("--with-encoder", help="Copy the frozen encoder's files too (random ones always are).")
+        bool, switch("Copy the frozen encoder's files too (random ones always are).", "--with-encoder")
     ] = False,
 ) -> None:
     """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
@@ -230,8 +230,8 @@ def data_list() -> None:
 @runs("data:bring")
 def data_fetch(
     name: Dataset,
-    source: Annotated[SomePath, Option("--from", metavar="FILE|DIR", help="Use this download of your own.")] = None,
-    url: Annotated[SomeText, Option(help="Download from this address.")] = None,
+    source: Annotated[SomePath, option("Use this download of your own.", "FILE|DIR", "--from")] = None,
+    url: Annotated[SomeText, option("Download from this address.")] = None,
 ) -> None:
     """Download a dataset (continuing a broken transfer), or use your own download; then verify it."""
 
@@ -246,9 +246,9 @@ def data_verify(name: Dataset) -> None:
 @runs("data:accept")
 def data_accept(
     name: Dataset,
-    stride_s: Annotated[float, Option(help="Seconds from one window to the next.")] = 5.0,
+    stride_s: Annotated[float, option("Seconds from one window to the next.")] = 5.0,
     settings: Set = None,
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for the receipt.")] = Path(),
+    out: Annotated[Path, option("Folder for the receipt.", "DIR")] = Path(),
 ) -> None:
     """Verify, cache, describe, and train two rounds of every strategy; write a receipt to share."""
 
@@ -257,9 +257,9 @@ def data_accept(
 @runs("data:make", json=False)
 def data_synth(
     name: Dataset,
-    out: Annotated[SomePath, Option(metavar="DIR", help="Folder; default: where datasets are looked for.")] = None,
-    seed: Annotated[int, Option(help="Seed.")] = 0,
-    scale: Annotated[float, Option(help="Length of every segment, above 0 to 1.")] = 1.0,
+    out: Annotated[SomePath, option("Folder; default: where datasets are looked for.", "DIR")] = None,
+    seed: Annotated[int, option("Seed.")] = 0,
+    scale: Annotated[float, option("Length of every segment, above 0 to 1.")] = 1.0,
 ) -> None:
     """Write SYNTHETIC files in a dataset's original format, for use without the originals."""
 
@@ -269,18 +269,17 @@ def data_synth(
 def data_describe(
     name: Annotated[
         str,
-        Argument(
-            metavar="NAME|PRESET|FILE|RUN",
-            help="A dataset (`relief-ray data list`); or a preset, a configuration or a run folder, whose data are "
-            "meant.",
+        argument(
+            "A dataset (`relief-ray data list`); or a preset, a configuration or a run folder, whose data are meant.",
+            "NAME|PRESET|FILE|RUN",
         ),
     ],
     stride_s: Annotated[
         SomeNumber,
-        Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
+        option("Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
     settings: Set = None,
-    html: Annotated[SomePath, Option(metavar="FILE", help="Also write a page with pictures.")] = None,
+    html: Annotated[SomePath, option("Also write a page with pictures.", "FILE")] = None,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
 
@@ -292,8 +291,8 @@ def data_describe(
 @runs("data:shard")
 def data_shard(
     name: Dataset,
-    client: Annotated[int, Option(metavar="N", help="Id of the client.")],
-    out: Annotated[Path, Option(metavar="DIR", help="A new folder.")],
+    client: Annotated[int, option("Id of the client.", "N")],
+    out: Annotated[Path, option("A new folder.", "DIR")],
     settings: Set = None,
 ) -> None:
     """Write one client's training windows, for a device that may hold only its own data; --set has a run's settings."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
 from typer.core import TyperGroup
 
 from actors.cli.groups import cluster, data, device, doctor, fleet, model, submit
@@ -21,6 +20,9 @@ from actors.commands.options import (
     SomePath,
     SomeText,
     StudyQuestion,
+    argument,
+    option,
+    switch,
 )
 from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import EXIT_CODES
@@ -50,16 +52,16 @@ grid = typer.Typer(
     no_args_is_help=True,
 )
 
-GridFolder = Annotated[Path, Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
+GridFolder = Annotated[Path, argument("The grid's folder, e.g. runs/grid-smoke.", "DIR")]
 
 
 @grid.command("start")
 @runs("run:start_grid", without=("placement", "other_code"))
 def grid_start(
-    target: Annotated[str, Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
+    target: Annotated[str, argument("A grid by name, or a file of your own.", "MODULE|FILE.py")],
     options: Options,
     settings: Set = None,
-    out: Annotated[SomePath, Option(metavar="DIR", help="Folder for the cells; default: runs/grid-MODULE.")] = None,
+    out: Annotated[SomePath, option("Folder for the cells; default: runs/grid-MODULE.", "DIR")] = None,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
@@ -82,7 +84,7 @@ def grid_start(
     own_code=True,
 )
 def grid_resume(
-    target: Annotated[str, Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
+    target: Annotated[str, argument("The grid's folder, or its mirror.", "DIR|URI")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
@@ -103,14 +105,14 @@ def grid_status(folder: GridFolder) -> None:
 @runs("run:freeze_choices", own_code=True)
 def grid_freeze(
     folder: GridFolder,
-    out: Annotated[SomePath, Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
+    out: Annotated[SomePath, option("Default: results/tuned.json.", "FILE")] = None,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {title}" for name, title in PRESETS.items())
-Folders = Annotated[list[Path], Argument(metavar="DIR...", help="Run folders, or folders of them.")]
+Folders = Annotated[list[Path], argument("Run folders, or folders of them.", "DIR...")]
 
 app = typer.Typer(
     cls=Main,
@@ -145,7 +147,7 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def prepare(
     version: Annotated[
-        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, option("Show the version.", None, "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Keep other libraries' chatter off the console."""
@@ -173,12 +175,12 @@ def prepare(
     "as_json",
 )
 def run(
-    target: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset, or a configuration file.")],
+    target: Annotated[str, argument("A preset, or a configuration file.", "PRESET|FILE.yaml")],
     options: Options,
     settings: Set = None,
     out: Annotated[
         SomePath,
-        Option(metavar="DIR", help="Folder for the runs; default: runs/PRESET, or runs/PRESET-2, .."),
+        option("Folder for the runs; default: runs/PRESET, or runs/PRESET-2, ..", "DIR"),
     ] = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -188,7 +190,7 @@ def run(
 @app.command()
 @runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json", own_code=True)
 def resume(
-    target: Annotated[str, Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
+    target: Annotated[str, argument("A run folder, a folder of them, or a mirror.", "DIR|URI")],
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
@@ -205,13 +207,11 @@ def resume(
 @runs("results:compare_command")
 def compare(
     folders: Folders,
-    out: Annotated[SomePath, Option(metavar="DIR", help="Write table and figures there.")] = None,
-    bibtex: Annotated[bool, Option("--bibtex", help="Print references of the methods instead.")] = False,
-    wide: Annotated[bool, Option("--wide", help="Show all columns.")] = False,
-    legend: Annotated[bool, Option("--legend", help="Also say what the headings mean.")] = False,
-    setting: Annotated[
-        SomeText, Option(metavar="TEXT", help="Part of a setting's name, if committed results hold several.")
-    ] = None,
+    out: Annotated[SomePath, option("Write table and figures there.", "DIR")] = None,
+    bibtex: Annotated[bool, switch("Print references of the methods instead.", "--bibtex")] = False,
+    wide: Annotated[bool, switch("Show all columns.", "--wide")] = False,
+    legend: Annotated[bool, switch("Also say what the headings mean.", "--legend")] = False,
+    setting: Annotated[SomeText, option("Part of a setting's name, if committed results hold several.", "TEXT")] = None,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
 
@@ -219,17 +219,15 @@ def compare(
 @app.command()
 @runs("results:report_command")
 def report(
-    folders: Annotated[list[Path], Argument(metavar="DIR...", help="Folders of runs or grids.")],
+    folders: Annotated[list[Path], argument("Folders of runs or grids.", "DIR...")],
     out: Annotated[
         SomePath,
-        Option(metavar="DIR", help="Folder for the report; default: DIR/report, for committed results ./report."),
+        option("Folder for the report; default: DIR/report, for committed results ./report.", "DIR"),
     ] = None,
     commit: Annotated[
-        SomePath, Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
+        SomePath, option("Also write DIR/cells.json: results small enough for a repository.", "DIR")
     ] = None,
-    title: Annotated[
-        str | None, Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
-    ] = None,
+    title: Annotated[str | None, option("Title of the committed results. Default: the grids' titles.", "TEXT")] = None,
 ) -> None:
     """Write a report of finished runs: tables and figures as one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
 
@@ -240,7 +238,7 @@ def report(
 @app.command("ls")
 @runs("results:list_command")
 def list_results(
-    folder: Annotated[Path, Argument(metavar="[DIR]", help="A folder of results.")] = Path("runs"),
+    folder: Annotated[Path, argument("A folder of results.", "[DIR]")] = Path("runs"),
 ) -> None:
     """List the folders of runs below DIR, newest first: their progress, each method's F1, differing settings."""
 
@@ -249,9 +247,7 @@ def list_results(
 @runs("study:plan_study_command")
 def plan_study(
     question: StudyQuestion,
-    folders: Annotated[
-        list[Path] | None, Argument(metavar="[DIR]...", help="Finished runs whose scatter is used.")
-    ] = None,
+    folders: Annotated[list[Path] | None, argument("Finished runs whose scatter is used.", "[DIR]...")] = None,
 ) -> None:
     """Say how many paired runs are needed to find a difference, and what a planned number can find."""
 
@@ -259,9 +255,9 @@ def plan_study(
 @app.command()
 @runs("model:reproduce_command", own_code=True)
 def reproduce(
-    target: Annotated[str, Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")],
-    out: Annotated[SomePath, Option(metavar="DIR", help="Keep the rerun there.")] = None,
-    tolerance: Annotated[float, Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
+    target: Annotated[str, argument("A committed file or folder, and a cell of it.", "RESULTS#CELL")],
+    out: Annotated[SomePath, option("Keep the rerun there.", "DIR")] = None,
+    tolerance: Annotated[float, option("Points of F1 that may differ in an evaluated round.")] = 1.0,
 ) -> None:
     """Compute a committed cell again and compare: equal bits, within tolerance, or different (exit code 6)."""
 
@@ -269,16 +265,16 @@ def reproduce(
 @app.command()
 @runs("config:explain_command", own_code=True)
 def explain(
-    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
-    round_: Annotated[int, Option("--round", help="The round.")],
-    client: Annotated[int, Option("--client", help="The client's number.")],
+    run: Annotated[Path, argument("A run folder.", "RUN")],
+    round_: Annotated[int, option("The round.", None, "--round")],
+    client: Annotated[int, option("The client's number.")],
 ) -> None:
     """Explain why a client trained its groups: deadline, budget, ranking, cut-off."""
 
 
 @app.command()
 @runs("conformance:strategies_command")
-def strategies(bibtex: Annotated[bool, Option("--bibtex", help="Print references instead.")] = False) -> None:
+def strategies(bibtex: Annotated[bool, switch("Print references instead.", "--bibtex")] = False) -> None:
     """List the methods that can be compared."""
 
 
@@ -287,10 +283,10 @@ def strategies(bibtex: Annotated[bool, Option("--bibtex", help="Print references
 def config(
     target: Annotated[
         SomeText,
-        Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Show the values of this; else the defaults."),
+        argument("Show the values of this; else the defaults.", "[PRESET|FILE|RUN|MODULE:NAME]"),
     ] = None,
-    key: Annotated[SomeText, Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
-    markdown: Annotated[bool, Option("--markdown", help="Print the page docs/configuration.md.")] = False,
+    key: Annotated[SomeText, argument("A key, a section or a method.", "[KEY]")] = None,
+    markdown: Annotated[bool, switch("Print the page docs/configuration.md.", "--markdown")] = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 
@@ -298,16 +294,12 @@ def config(
 @app.command()
 @runs("conformance:conformance_command")
 def conformance(
-    target: Annotated[
-        SomeText, Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
-    ] = None,
+    target: Annotated[SomeText, argument("A name, my.module:MyMethod, :MyNet or :MY_DATA.", "[TARGET]")] = None,
     settings: Set = None,
-    address: Annotated[
-        SomeText, Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
-    ] = None,
-    ray: Annotated[bool, Option("--ray/--no-ray", help="Also compare with a run on Ray.")] = True,
-    equals: Annotated[str, Option(metavar="METHOD", help="Only check that its rounds equal METHOD's.")] = "",
-    within: Annotated[float, Option(help="With --equals: largest allowed difference of a value.")] = 0.0,
+    address: Annotated[SomeText, option("Instead of TARGET: judge the nodes of this cluster.", "HOST:PORT")] = None,
+    ray: Annotated[bool, switch("Also compare with a run on Ray.", "--ray/--no-ray")] = True,
+    equals: Annotated[str, option("Only check that its rounds equal METHOD's.", "METHOD")] = "",
+    within: Annotated[float, option("With --equals: largest allowed difference of a value.")] = 0.0,
 ) -> None:
     """Check the rules that every method, backbone or dataset must keep, and name broken ones.
 
@@ -321,9 +313,9 @@ def conformance(
 @app.command()
 @runs("config:new_command")
 def new(
-    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], Argument(help="What to write.")],
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
+    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], argument("What to write.")],
+    name: Annotated[str, argument("Name of the file, e.g. my_method.", "NAME")],
+    out: Annotated[Path, option("Folder for the file and its tests.", "DIR")] = Path(),
 ) -> None:
     """Write a short working file with tests, to start a method, data set, backbone or grid of your own."""
 
@@ -332,7 +324,7 @@ def new(
 @runs("results:sync_command")
 def sync(
     folders: Folders,
-    uri: Annotated[SomeText, Option(help="An MLflow store; by default the run's own.")] = None,
+    uri: Annotated[SomeText, option("An MLflow store; by default the run's own.")] = None,
 ) -> None:
     """Send these runs' missing points to an MLflow store; each point arrives once."""
 

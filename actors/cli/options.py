@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from io import TextIOWrapper
@@ -140,17 +140,9 @@ def runs(
         called.__name__, called.__doc__ = command.__name__, command.__doc__
         called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        _hide_kinds_of_switches(called.__annotations__.values())
         return called
 
     return running
-
-
-def _hide_kinds_of_switches(kinds: Iterable[Any]) -> None:
-    """Show no ``<bool>`` in the help: a switch takes no value."""
-    for kind in kinds:
-        if get_args(kind)[:1] == (bool,):
-            kind.__metadata__[0].metavar = ""
 
 
 def _option(name: str, annotation: object, default: object = False) -> inspect.Parameter:

@@ -172,8 +172,7 @@ def accept(name: str, stride_s: float, settings: Sequence[Setting], out: Path) -
     """
     use_threads(1)
     verification = verify(name)
-    if not verification["ok"]:
-        raise UserError(f"{verification['path']}: " + "\n".join(verification["problems"]))
+    _refuse_wrong(verification)
     config = data_config(name, [Setting("data.stride_s", stride_s)])
     dataset = open_dataset(config)
     described = describe(dataset, config)

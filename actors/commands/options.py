@@ -6,13 +6,29 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from actors.cluster import FIRST_PORT
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
+
+
+def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """An option: its help, what stands for its value there, and its names where they are not its parameter's."""
+    return Option(*names, metavar=metavar, help=help, **more)
+
+
+def switch(help: str, name: str) -> Any:
+    """An option without a value."""
+    return Option(name, metavar="", help=help)
+
+
+def argument(help: str, metavar: str | None = None) -> Any:
+    """An argument: its help, and its name there."""
+    return Argument(metavar=metavar, help=help)
+
 
 SomePath = Path | None
 SomeText = str | None
@@ -21,21 +37,21 @@ SomeInt = int | None
 
 Set = Annotated[
     list[str] | None,
-    Option(
+    option(
+        "Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
+        "PATH=VALUE",
         "--set",
-        metavar="PATH=VALUE",
-        help="Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
     ),
 ]
-AsJson = Annotated[bool, Option("--json", help="JSON instead of text.")]
-Target = Annotated[str, Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
-Dataset = Annotated[str, Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
-FetchTo = Annotated[SomePath, Option("--out", metavar="DIR", help="Folder for the copy of a URI; default: runs/NAME.")]
-OwnCode = Annotated[bool, Option("--own-code", help="Run code that the record names; it gets all your rights.")]
-Jobs = Annotated[int, Option(min=1, metavar="N", help="Runs at a time, each in a process; 1: one after the other.")]
+AsJson = Annotated[bool, switch("JSON instead of text.", "--json")]
+Target = Annotated[str, argument("A preset, a configuration or a run folder.", "[PRESET|FILE|RUN]")]
+Dataset = Annotated[str, argument("A dataset; see `relief-ray data list`.", "NAME")]
+FetchTo = Annotated[SomePath, option("Folder for the copy of a URI; default: runs/NAME.", "DIR", "--out")]
+OwnCode = Annotated[bool, switch("Run code that the record names; it gets all your rights.", "--own-code")]
+Jobs = Annotated[int, option("Runs at a time, each in a process; 1: one after the other.", "N", min=1)]
 Token = Annotated[
     SomePath,
-    Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
+    option("The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token.", "FILE"),
 ]
 
 
@@ -59,67 +75,57 @@ def _parse_hours(text: str) -> float:
 class Options:
     """Options of `relief-ray run`, `resume` and `grid`; each command has some of these."""
 
-    strategies: Annotated[
-        SomeText, Option(metavar="A,B", help="Use these methods instead of the preset's or grid's.")
-    ] = None
-    seeds: Annotated[
-        SomeText, Option(metavar="0,1,2|0-4|[0]", help="Use these seeds instead of seeds or replicates.")
-    ] = None
-    folds: Annotated[SomeText, Option(metavar="0,1|0-3|[0]", help="Use these folds of held-out subjects.")] = None
-    rounds: Annotated[SomeInt, Option(min=1, help="Number of rounds of every run.")] = None
-    address: Annotated[SomeText, Option(metavar="HOST:PORT", help="Join this Ray cluster instead of starting one.")] = (
+    strategies: Annotated[SomeText, option("Use these methods instead of the preset's or grid's.", "A,B")] = None
+    seeds: Annotated[SomeText, option("Use these seeds instead of seeds or replicates.", "0,1,2|0-4|[0]")] = None
+    folds: Annotated[SomeText, option("Use these folds of held-out subjects.", "0,1|0-3|[0]")] = None
+    rounds: Annotated[SomeInt, option("Number of rounds of every run.", min=1)] = None
+    address: Annotated[SomeText, option("Join this Ray cluster instead of starting one.", "HOST:PORT")] = None
+    placement: Annotated[SomeText, option("How clients are placed on nodes.", "auto|typed|virtual")] = None
+    mirror: Annotated[SomeText, option("Keep a copy of all records at this URI, e.g. s3://bucket/folder.", "URI")] = (
         None
     )
-    placement: Annotated[SomeText, Option(metavar="auto|typed|virtual", help="How clients are placed on nodes.")] = None
-    mirror: Annotated[
-        SomeText, Option(metavar="URI", help="Keep a copy of all records at this URI, e.g. s3://bucket/folder.")
-    ] = None
     budget: Annotated[
         SomeText,
-        Option(metavar="8h", help="Time limit: time a round of every method, then run the cells that fit."),
+        option("Time limit: time a round of every method, then run the cells that fit.", "8h"),
     ] = None
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Only show the planned runs, with their time and disk space.")
-    ] = False
-    jobs: Annotated[SomeInt, Option(min=1, metavar="N", help="Most cells at a time.")] = None
+    dry_run: Annotated[bool, switch("Only show the planned runs, with their time and disk space.", "--dry-run")] = False
+    jobs: Annotated[SomeInt, option("Most cells at a time.", "N", min=1)] = None
     """None: as many as there are places."""
-    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Leave out methods that this version lacks.")] = False
-    skip_failed: Annotated[bool, Option("--skip-failed", help="Do not try failed cells again.")] = False
+    skip_unknown: Annotated[bool, switch("Leave out methods that this version lacks.", "--skip-unknown")] = False
+    skip_failed: Annotated[bool, switch("Do not try failed cells again.", "--skip-failed")] = False
     other_code: Annotated[
         bool,
-        Option("--other-code", help="Go on although another version of the program began the run; the record says so."),
+        switch("Go on although another version of the program began the run; the record says so.", "--other-code"),
     ] = False
     rerun_stale: Annotated[
         bool,
-        Option(
+        switch(
+            "Compute runs of another program version or other weights again; the old ones are set aside.",
             "--rerun-stale",
-            help="Compute runs of another program version or other weights again; the old ones are set aside.",
         ),
     ] = False
-    dashboard: Annotated[bool, Option("--dashboard", help="Open Ray's dashboard with a local cluster.")] = False
-    claims: Annotated[SomePath, Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None
+    dashboard: Annotated[bool, switch("Open Ray's dashboard with a local cluster.", "--dashboard")] = False
+    claims: Annotated[SomePath, option("Claims to judge, at most six.", "FILE.yaml")] = None
     """None: the preset's or grid's own."""
     search: Annotated[
         Literal["optuna"] | None,
-        Option(help="Let Optuna suggest the tries of a search instead of the grid's own list."),
+        option("Let Optuna suggest the tries of a search instead of the grid's own list."),
     ] = None
-    tries: Annotated[SomeInt, Option(min=1, help="Number of suggested tries of every method.")] = None
+    tries: Annotated[SomeInt, option("Number of suggested tries of every method.", min=1)] = None
     """None: as many as the grid lists."""
-    seed: Annotated[int, Option(min=0, help="Seed of the suggestions.")] = 0
-    scheduler: Annotated[Literal["asha"] | None, Option(help="Stop a search's weak tries early, by validation F1.")] = (
-        None
-    )
+    seed: Annotated[int, option("Seed of the suggestions.", min=0)] = 0
+    scheduler: Annotated[Literal["asha"] | None, option("Stop a search's weak tries early, by validation F1.")] = None
     grace_rounds: Annotated[
         SomeInt,
-        Option(
-            min=1,
-            metavar="N",
-            help="Rounds that ASHA gives every try; default: a ninth of them, at least a method's warm-up, rounded up "
+        option(
+            "Rounds that ASHA gives every try; default: a ninth of them, at least a method's warm-up, rounded up "
             "to the next tested round (evaluation.every).",
+            "N",
+            min=1,
         ),
     ] = None
     reduction_factor: Annotated[
-        SomeInt, Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; default: 3.")
+        SomeInt, option("Of so many tries ASHA lets about one go on; default: 3.", "N", min=2)
     ] = None
     as_json: AsJson = False
     began_s: float = field(default_factory=time.monotonic)
@@ -147,32 +153,22 @@ class NodeChoice:
 
     bind: Annotated[
         SomeText,
-        Option(
-            metavar="ADDRESS", help="Address of this machine for other nodes; default: that of the route to the head."
-        ),
+        option("Address of this machine for other nodes; default: that of the route to the head.", "ADDRESS"),
     ] = None
-    ports: Annotated[
-        int, Option(metavar="FIRST", help="First of the 200 ports of this node's services and workers.")
-    ] = FIRST_PORT
-    num_cpus: Annotated[SomeInt, Option(min=0, help="Cores to offer; default: all within the container's quota.")] = (
-        None
-    )
-    num_gpus: Annotated[SomeInt, Option(min=0, help="GPUs to offer; default: those that torch sees.")] = None
-    memory_mib: Annotated[SomeInt, Option(min=64, help="MiB for worker processes; default: 80 % of the machine's.")] = (
-        None
-    )
+    ports: Annotated[int, option("First of the 200 ports of this node's services and workers.", "FIRST")] = FIRST_PORT
+    num_cpus: Annotated[SomeInt, option("Cores to offer; default: all within the container's quota.", min=0)] = None
+    num_gpus: Annotated[SomeInt, option("GPUs to offer; default: those that torch sees.", min=0)] = None
+    memory_mib: Annotated[SomeInt, option("MiB for worker processes; default: 80 % of the machine's.", min=64)] = None
     object_store_mib: Annotated[
-        SomeInt, Option(min=80, help="MiB of shared memory for models; default: 1/8, at most 1024.")
+        SomeInt, option("MiB of shared memory for models; default: 1/8, at most 1024.", min=80)
     ] = None
     token: Token = None
     insecure: Annotated[
         bool,
-        Option("--insecure", help="Use no token: everybody who reaches this machine's ports may run programs on it."),
+        switch("Use no token: everybody who reaches this machine's ports may run programs on it.", "--insecure"),
     ] = False
-    temp_dir: Annotated[
-        SomePath, Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")
-    ] = None
-    print_only: Annotated[bool, Option("--print", help="Only print the command and its environment.")] = False
+    temp_dir: Annotated[SomePath, option("Ray's sockets and logs; one for each node of a machine.", "DIR")] = None
+    print_only: Annotated[bool, switch("Only print the command and its environment.", "--print")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,21 +177,19 @@ class StudyQuestion:
 
     first: Annotated[
         SomeText,
-        Option(metavar="METHOD", help="First method of the pair whose scatter is used; default: a claim's."),
+        option("First method of the pair whose scatter is used; default: a claim's.", "METHOD"),
     ] = None
-    second: Annotated[SomeText, Option(metavar="METHOD", help="Second method of the pair.")] = None
-    figure: Annotated[str, Option(metavar="FIGURE", help="Compared figure: f1, f1_rare, f1_own_sensors, ..")] = "f1"
-    sd: Annotated[
-        SomeNumber, Option(metavar="POINTS", help="Standard deviation of paired differences, instead of DIR.")
-    ] = None
-    pairs: Annotated[int, Option(min=1, help="Planned paired runs: folds x replicates.")] = 48
-    difference: Annotated[float, Option(help="The difference to be found, in points.")] = 2.0
+    second: Annotated[SomeText, option("Second method of the pair.", "METHOD")] = None
+    figure: Annotated[str, option("Compared figure: f1, f1_rare, f1_own_sensors, ..", "FIGURE")] = "f1"
+    sd: Annotated[SomeNumber, option("Standard deviation of paired differences, instead of DIR.", "POINTS")] = None
+    pairs: Annotated[int, option("Planned paired runs: folds x replicates.", min=1)] = 48
+    difference: Annotated[float, option("The difference to be found, in points.")] = 2.0
     margin: Annotated[
-        SomeNumber, Option(help="One-sided: not worse by this many points, where both are equal in truth.")
+        SomeNumber, option("One-sided: not worse by this many points, where both are equal in truth.")
     ] = None
-    setting: Annotated[SomeText, Option(metavar="TEXT", help="Part of the setting's name, of several.")] = None
+    setting: Annotated[SomeText, option("Part of the setting's name, of several.", "TEXT")] = None
     claims: Annotated[
         int | None,
-        Option(min=1, max=6, help="Number of claims that Holm corrects for; default: those of DIR, else 6."),
+        option("Number of claims that Holm corrects for; default: those of DIR, else 6.", min=1, max=6),
     ] = None
-    power: Annotated[float, Option(min=0.5, max=0.99, help="Wanted probability of finding it.")] = 0.8
+    power: Annotated[float, option("Wanted probability of finding it.", min=0.5, max=0.99)] = 0.8

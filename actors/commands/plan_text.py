@@ -220,15 +220,6 @@ def end_of(plan: Plan) -> Result:
     return Result("\n".join([*lines, "", *next_steps(plan)]), facts)
 
 
-def stale_advice(stale: Sequence[State], command: str) -> str:
-    """Explain stale cells, with the ``command`` that computes them again."""
-    verb = "is" if len(stale) == 1 else "are"
-    return (
-        f"{counted(len(stale), 'cell')} {verb} stale: computed with other code or weights (`there`) than today's "
-        f"(`here`)\ncompute again with: {command}"
-    )
-
-
 def _next_step(plan: Plan) -> str:
     """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):

@@ -9,6 +9,7 @@ timed rounds, and which fit into a budget.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,7 +22,6 @@ from actors.commands.plan_text import (
     Forecast,
     end_of,
     planned,
-    stale_advice,
     status_of,
 )
 from actors.commands.results import results_of
@@ -355,7 +355,9 @@ def _carry_out(plan: Plan, options: Options, stop: StopSignals) -> tuple[Plan, S
         if options.rerun_stale:
             plan = plan.without_stale()
         states = plan.look()
-        todo = [state for state in to_do(states, options.skip_failed) if state.cell.name in wanted]
+        # Failed ones once more; stale ones stay as they are.
+        todo = [s for s in states if s.is_open or (s.status == "failed" and not options.skip_failed)]
+        todo = [state for state in todo if state.cell.name in wanted]
         for data in {state.cell.config.data.name: state.cell.config.data for state in todo}.values():
             open_dataset(data)
         todo = within_budget(plan, states, todo, options)
@@ -381,24 +383,17 @@ def _finish(plan: Plan, senders: Senders, wanted: Collection[str]) -> Iterator[R
         Stopped: cells of this command failed or are stale, or the copy lacks something.
     """
     yield end_of(plan)
-    states = plan.look()
-    failed = [s for s in states if s.status == "failed" and s.cell.name in wanted]
-    stale = [s for s in states if s.status == "stale" and s.cell.name in wanted]
-    advice = stale_advice(stale, f"{plan.resume} --rerun-stale") if stale else ""
-    if failed:
-        raise Stopped(
-            CELLS_FAILED,
-            f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
-            + (f"\n{advice}" if advice else ""),
-        )
-    _refuse_behind(plan, senders)
-    if stale:
-        raise Stopped(CELLS_FAILED, advice)
-
-
-def to_do(states: Iterable[State], skip_failed: bool) -> list[State]:
-    """Cells that are not finished, and failed ones once more; stale ones stay as they are."""
-    return [s for s in states if s.is_open or (s.status == "failed" and not skip_failed)]
+    number = Counter(state.status for state in plan.look() if state.cell.name in wanted)
+    failed = f"{number['failed']} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+    stale = (
+        f"{counted(number['stale'], 'cell')} {'is' if number['stale'] == 1 else 'are'} stale: computed with other code "
+        f"or weights (`there`) than today's (`here`)\ncompute again with: {plan.resume} --rerun-stale"
+    )
+    advice = [failed] * (number["failed"] > 0) + [stale] * (number["stale"] > 0)
+    if not number["failed"]:
+        _refuse_behind(plan, senders)
+    if advice:
+        raise Stopped(CELLS_FAILED, "\n".join(advice))
 
 
 def within_budget(plan: Plan, states: Sequence[State], todo: list[State], options: Options) -> list[State]:

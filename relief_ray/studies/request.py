@@ -141,8 +141,8 @@ def _backbone_value(given: BackboneLike) -> object:
     Raises:
         UserError: it is no backbone, or a class that no import path leads to.
     """
-    if isinstance(given, str | Mapping):
-        return import_path(given) if isinstance(given, str) else dict(given)
+    if isinstance(given, str):
+        return import_path(given)
     if isinstance(given, type) and issubclass(given, BackboneConfig):
         return _class_path(given, "backbone")
     if isinstance(given, BackboneConfig):
