@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
+    from relief_ray.studies.copies import Say, Stop
     from relief_ray.studies.loop import Loop, Tell
 
 # Worker processes on which a method has to have the bits of the plain loop.
@@ -64,15 +65,15 @@ class OnRay(Computer):
     name: str = ""
     session: ExitStack = field(default_factory=ExitStack)
     dashboard: bool = False
-    on_note: Callable[[str], None] = ignore
-    lost: Callable[[str], None] | None = None
+    on_note: Say = ignore
+    lost: Say | None = None
     workers: WorkerCache | None = None
 
     def where(self, setup: Setup) -> str:
         """A worker process, or this one."""
         return WHERE[mode_of(setup)]
 
-    def compute(self, setup: Setup, path: Path, stop: Callable[[], bool], on_note: Callable[[str], None]) -> RunRecord:
+    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Say) -> RunRecord:
         """Compute the missing rounds of a run; worker processes stay for the next run."""
         if mode_of(setup) == "inline":
             return Computer.compute(self, setup, path, stop, on_note)  # `super()` knows no class with slots

@@ -9,7 +9,7 @@ validation windows of one fold come from subjects that the other folds test on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,9 +138,7 @@ class Tuned(FrozenConfig):
     score: str
     choices: tuple[Frozen, ...]
 
-    def tune(
-        self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
-    ) -> tuple[Mapping[str, object], Choice]:
+    def tune(self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]) -> tuple[Values, Choice]:
         """Settings and provenance of the choice for a cell, which keeps its search's values.
 
         Raises:

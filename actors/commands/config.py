@@ -23,6 +23,7 @@ from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
+from relief_ray.studies.spec import Values
 from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import write_atomic
 from relief_ray.support.text import WIDTH, pip, wrapped
@@ -130,7 +131,7 @@ def config_command(target: str | None, key: str | None, markdown: bool) -> Resul
         return Result(_page(all_keys()))
     is_key = key is None and target is not None and bool(_matching(target, all_keys()))
     target, wanted = (None, target) if is_key else (target, key)
-    values: Mapping[str, object] = {}
+    values: Values = {}
     head = ""
     if target is None:
         keys = _wanted(wanted, all_keys() if wanted else [key for key in all_keys() if not key.of], all_keys())
@@ -194,7 +195,7 @@ def _wanted(wanted: str | None, shown: Sequence[Key], known: Sequence[Key], targ
     raise UserError(f"{place}: {unknown_key(wanted, known)}; `relief-ray {command}` lists all keys")
 
 
-def _of_target(target: str, wanted: str | None) -> tuple[list[Key], Mapping[str, object], str]:
+def _of_target(target: str, wanted: str | None) -> tuple[list[Key], Values, str]:
     """Keys and values by path of the first run of a preset, a file or a run folder, and a line that says so.
 
     Raises:
@@ -221,7 +222,7 @@ def _of_target(target: str, wanted: str | None) -> tuple[list[Key], Mapping[str,
     return keys, values, f"{target}: values of its first run ({label}); {_MARK} differs from the default"
 
 
-def _unread(section: str, name: str, values: Mapping[str, object]) -> list[Key]:
+def _unread(section: str, name: str, values: Values) -> list[Key]:
     """Keys of a method or backbone whose code is not let in: a record has their values alone."""
     meaning = f"Of {name}, which is read with --own-code alone."
     return [
@@ -254,7 +255,7 @@ def _values_of(settings: Mapping[str, JsonValue]) -> dict[str, object]:
     """Every value by its dotted key; a method and a backbone also by their names."""
     values: dict[str, object] = {}
 
-    def walk(section: Mapping[str, object], prefix: str) -> None:
+    def walk(section: Values, prefix: str) -> None:
         for name, value in section.items():
             values[f"{prefix}{name}"] = value
             if isinstance(value, Mapping):
@@ -264,7 +265,7 @@ def _values_of(settings: Mapping[str, JsonValue]) -> dict[str, object]:
     return values | {section: values.get(f"{section}.name", "") for section in CHOSEN}
 
 
-def _lines(key: Key, values: Mapping[str, object]) -> str:
+def _lines(key: Key, values: Values) -> str:
     """A key's block: name and value, type and default, meaning."""
     value = values.get(key.key, key.default)
     mark = _MARK if key.key in values and value != key.default else " "

@@ -55,7 +55,7 @@ from relief_ray.studies.plan import (
 )
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback, duration
-from relief_ray.studies.spec import MODE, Spec, as_typed, joined, mode_asked, runtime_of
+from relief_ray.studies.spec import MODE, Spec, Values, as_typed, joined, mode_asked, runtime_of
 from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
@@ -458,9 +458,7 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: Mapping[str, int | 
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
 
 
-def placed(
-    settings: Sequence[Setting], jobs: int | None, study: Mapping[str, object] | None = MappingProxyType({})
-) -> list[Setting]:
+def placed(settings: Sequence[Setting], jobs: int | None, study: Values | None = MappingProxyType({})) -> list[Setting]:
     """The settings, with the mode that follows from them and a ``study``'s; None: runs were begun and keep theirs.
 
     A single run whose cluster is named is computed there, also where the study's mode is ``inline``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +18,7 @@ from relief_ray.experiment.experiment import open_cell, run_opened
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
+from relief_ray.studies.copies import Say
 from relief_ray.studies.loop import rounds_to_do
 from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError
@@ -25,7 +26,6 @@ from relief_ray.support.process import use_threads
 
 Workload = str
 Key = tuple[Workload, str]
-Say = Callable[[str], None]
 _WARM_UP_WINDOWS = 16
 # Ray, and the library in the first worker process: measured 20 s from the command to a first run's first round, on two
 # cores that others used too.

@@ -41,6 +41,7 @@ from actors.runtime.gauges import GridGauge
 from actors.runtime.placement import Nodes, look_around
 from actors.runtime.session import ray_session
 from relief_ray.records.cells import EarlyStopping
+from relief_ray.studies.copies import Say
 from relief_ray.studies.loop import Loop, check_reusable
 from relief_ray.studies.plan import State, keep_error, look_at
 from relief_ray.support.errors import UserError
@@ -71,7 +72,7 @@ def side_by_side(
     *,
     dashboard: bool = False,
     other_code: bool = False,
-    lost: Callable[[str], None] | None = None,
+    lost: Say | None = None,
 ) -> None:
     """Compute a loop's cells as trials of Ray Tune, on a local Ray or on the cluster that was named.
 

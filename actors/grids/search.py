@@ -27,7 +27,7 @@ from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan, State
-from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
+from relief_ray.studies.spec import Cell, Level, Spec, Values, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several, value_text
 from relief_ray.support.files import page, write_atomic
 from relief_ray.support.text import install, typed
@@ -63,7 +63,7 @@ class Dimension:
     key: str = ""
     low: float = 0.0
     high: float = 0.0
-    choices: tuple[Mapping[str, object], ...] = ()
+    choices: tuple[Values, ...] = ()
     values: optuna.distributions.BaseDistribution
 
 
@@ -201,7 +201,7 @@ def samplers_of(grid: Spec, seed: int) -> Iterator[Sampler]:
                 )
 
 
-def _suggested(value: float, dimension: Dimension) -> tuple[str, Mapping[str, object]]:
+def _suggested(value: float, dimension: Dimension) -> tuple[str, Values]:
     """Name and settings of a suggestion; numbers have four digits, so that the name has them all."""
     if dimension.choices:
         chosen = dimension.choices[int(value)]

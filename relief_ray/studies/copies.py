@@ -15,10 +15,12 @@ from relief_ray.records.sync.sender import Senders, Target
 from relief_ray.studies.plan import Plan
 from relief_ray.support.text import install
 
+Say = Callable[[str], None]
+Stop = Callable[[], bool]
 _NO_MLFLOW = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
 
 
-def _targets(plan: Plan, on_note: Callable[[str], None]) -> Iterator[Target]:
+def _targets(plan: Plan, on_note: Say) -> Iterator[Target]:
     """The targets that the plan's configuration names."""
     uri = next((cell.config.runtime.mirror for cell in plan.cells), None)
     if uri is not None:
@@ -44,7 +46,7 @@ def _root_of(plan: Plan) -> tuple[Path, str | None]:
 
 
 @contextmanager
-def copied(plan: Plan, on_note: Callable[[str], None], is_stopped: Callable[[], bool] = never) -> Iterator[Senders]:
+def copied(plan: Plan, on_note: Say, is_stopped: Stop = never) -> Iterator[Senders]:
     """Copy the plan's records while the block runs, which says when a run has begun, has a new round, has ended.
 
     At the end it waits for what is under way; after an error, or where ``is_stopped`` says so then, for seconds only.

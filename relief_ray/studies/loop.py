@@ -41,7 +41,7 @@ from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import draw_of, variant_names
 from relief_ray.strategies import facts_of, method_name
-from relief_ray.studies.copies import copied
+from relief_ray.studies.copies import Say, Stop, copied
 from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
 from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
@@ -72,28 +72,28 @@ if TYPE_CHECKING:
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.server.optimizer import ServerConfig
     from relief_ray.studies.request import BackboneLike
+    from relief_ray.studies.spec import Values
     from relief_ray.training.config import TrainingConfig
 
     class Settings(TypedDict, total=False):
         """Sections of a configuration: a mapping changes the keys it names, an object replaces the section."""
 
-        data: str | Loader | DataConfig | Mapping[str, object]
+        data: str | Loader | DataConfig | Values
         backbone: BackboneLike
-        fleet: FleetConfig | Mapping[str, object]
-        training: TrainingConfig | Mapping[str, object]
-        server: ServerConfig | Mapping[str, object]
-        evaluation: EvaluationConfig | Mapping[str, object]
-        costs: CostConfig | Mapping[str, object]
-        record: RecordConfig | Mapping[str, object]
-        runtime: RuntimeConfig | Mapping[str, object]
-        tracking: TrackingConfig | Mapping[str, object]
+        fleet: FleetConfig | Values
+        training: TrainingConfig | Values
+        server: ServerConfig | Values
+        evaluation: EvaluationConfig | Values
+        costs: CostConfig | Values
+        record: RecordConfig | Values
+        runtime: RuntimeConfig | Values
+        tracking: TrackingConfig | Values
         participation: float
         metrics: str | Callable[..., float] | Sequence[str | Callable[..., float]]
 
 
 _LOG = logging.getLogger(__name__)
 _REFRESH_S = 0.5
-Stop = Callable[[], bool]
 Tell = Callable[..., None]
 
 
@@ -101,7 +101,7 @@ Tell = Callable[..., None]
 class Computer:
     """Computes cells that were opened: this one in this process, ``actors.launch.OnRay`` on Ray."""
 
-    lost: Callable[[str], None] | None = None
+    lost: Say | None = None
     """Called where Ray does not answer any more."""
     inputs: InputCache = field(default_factory=InputCache)
     """Prepared windows of the last cell, of which the next one may have some."""
@@ -110,7 +110,7 @@ class Computer:
         """Where its clients are computed, in words."""
         return "in this process"
 
-    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
+    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Say) -> RunRecord:
         """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
         with threads(setup.job.num_threads):
             make = partial(SerialExecutor, inputs=self.inputs)
@@ -438,7 +438,7 @@ def _compute(
 def _compute_for(
     asker: Asker,
     computer: Computer,
-    cells: Iterable[tuple[str, Mapping[str, object], Path]],
+    cells: Iterable[tuple[str, Values, Path]],
     other_code: bool,
     keywords: Collection[str] | None,
 ) -> None:

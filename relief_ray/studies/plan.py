@@ -52,6 +52,7 @@ from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
     Cell,
     Spec,
+    Values,
     cells,
     check_strategy,
     each_cell,
@@ -117,7 +118,7 @@ def _from_file(path: Path) -> Spec:
         raise UserError(f"{path}: {error}") from error
 
 
-def spec_of(values: Mapping[str, object], name: str) -> Spec:
+def spec_of(values: Values, name: str) -> Spec:
     """Values of a configuration as a study of one run, ``name``: where they name none."""
     label = strategy_of({"strategy": values.get("strategy", REFERENCE)})
     settings = {key: value for key, value in values.items() if key != "strategy" or isinstance(value, dict)}

@@ -37,6 +37,7 @@ from relief_ray.studies.spec import (
     MODE,
     Level,
     Spec,
+    Values,
     each_cell,
     is_mode_chosen,
     joined,
@@ -46,8 +47,8 @@ from relief_ray.studies.spec import (
 )
 from relief_ray.support.errors import Setting, UserError, as_keyword, shown
 
-StrategyLike = str | StrategyConfig | type[StrategyConfig] | Mapping[str, object]
-BackboneLike = str | BackboneConfig | type[BackboneConfig] | Mapping[str, object]
+StrategyLike = str | StrategyConfig | type[StrategyConfig] | Values
+BackboneLike = str | BackboneConfig | type[BackboneConfig] | Values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +61,7 @@ class Method:
     """
 
     label: str
-    fields: Mapping[str, object]
+    fields: Values
 
     @property
     def values(self) -> dict[str, object]:
@@ -242,7 +243,7 @@ def _described(value: object) -> str:
 
 
 Place = Literal["here", "ray"]
-Target = str | Path | ExperimentConfig | Mapping[str, object] | None
+Target = str | Path | ExperimentConfig | Values | None
 # Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
 Folds = SupportsIndex | Iterable[SupportsIndex] | None
 Seeds = Iterable[SupportsIndex] | None
@@ -260,13 +261,13 @@ class Request:
     name: str | None = None
     claims: str | Path | None = None
     out: str | Path | None = None
-    set: Mapping[str, object] = field(default_factory=dict)
+    set: Values = field(default_factory=dict)
     quiet: bool = False
     other_code: bool = False
     rerun_stale: bool = False
     on: Place = "here"
     jobs: int = 1
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the types of words that would fail deep inside.
@@ -299,7 +300,7 @@ _JOBS: Final = frozenset({"num_jobs", "n_jobs", "workers", "num_workers", "proce
 _SURE, _ALIKE = 0.8, 0.6
 
 
-def refuse_unknown_keywords(settings: Mapping[str, object]) -> None:
+def refuse_unknown_keywords(settings: Values) -> None:
     """Check the further keywords of a call: each is a section or a key of the configuration.
 
     Raises:
@@ -348,7 +349,7 @@ def _instead(name: str, value: object, known: Collection[str]) -> str:
     return f"expected one of {', '.join(KEYWORDS)}, or a section of the configuration: {', '.join(known)}"
 
 
-def check_words(words: Mapping[str, object], settings: object) -> None:
+def check_words(words: Values, settings: object) -> None:
     """Check the types of a call's words, and of ``set``, which would fail deep inside or be read as something else.
 
     Raises:
@@ -387,7 +388,7 @@ def plan_of(request: Request, out: Path) -> Plan:
     return Plan.of(spec, out, (*_usual(spec, given, request), *chosen))
 
 
-def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
+def config_of(target: Target, set: Values, settings: Values) -> ExperimentConfig:
     """Return the configuration of the first run that ``run`` would make, or of the run in a folder, so changed.
 
     Raises:
@@ -443,7 +444,7 @@ def _whole(given: object) -> object:
         return given
 
 
-def _sections(settings: Mapping[str, object]) -> Iterator[Setting]:
+def _sections(settings: Values) -> Iterator[Setting]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
         if key == "data" and isinstance(value, str | Loader | DatasetSpec):

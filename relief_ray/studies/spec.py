@@ -331,7 +331,7 @@ def joined(chosen: Sequence[Setting], settings: Sequence[Setting]) -> tuple[Sett
 MODE = "runtime.mode"
 
 
-def runtime_of(study: Mapping[str, object], settings: Iterable[Setting] = ()) -> Mapping[str, object]:
+def runtime_of(study: Values, settings: Iterable[Setting] = ()) -> Values:
     """The section ``runtime`` of a study's settings with these changes, as far as it is one."""
     chosen = {setting.path: setting.value for setting in settings}
     whole = chosen.get("runtime", study.get("runtime"))
@@ -344,9 +344,7 @@ def is_mode_chosen(settings: Iterable[Setting]) -> bool:
     return any(setting.path == MODE or (setting.path == "runtime" and setting.value) for setting in settings)
 
 
-def mode_asked(
-    study: Mapping[str, object], settings: Sequence[Setting], jobs: int | None, alone: str | None = None
-) -> str | None:
+def mode_asked(study: Values, settings: Sequence[Setting], jobs: int | None, alone: str | None = None) -> str | None:
     """The ``runtime.mode`` that follows from other settings where none is chosen; None: the study's own stays.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
@@ -368,7 +366,7 @@ def mode_asked(
     return alone if runtime.get("mode") in (None, "inline") else None
 
 
-def _is_typed(runtime: Mapping[str, object]) -> bool:
+def _is_typed(runtime: Values) -> bool:
     """True where clients are placed by device type: by name, or as devices of a physical run."""
     return runtime.get("placement") == "typed" or runtime.get("physical") is True
 

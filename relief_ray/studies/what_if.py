@@ -27,6 +27,7 @@ from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, RunRecord, Totals, selection
 from relief_ray.report.runs import Loaded
+from relief_ray.studies.spec import Values
 from relief_ray.support.errors import Setting, UserError
 
 
@@ -56,7 +57,7 @@ SAID = (
 
 def what_if(
     loaded: Loaded,
-    fleet: Mapping[str, object],
+    fleet: Values,
     profile: str | None = None,
     *,
     windows: int | None = None,
