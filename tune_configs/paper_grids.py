@@ -41,10 +41,7 @@ MAIN_LORA = Spec(
 
 
 # Eq. (2) feeds zeros into the encoder, Section III-B leaves its features zero.
-_MISSING = (
-    Level(name="zero_input", settings={"training.missing": "zero_input"}),
-    Level(name="zero_feature", settings={"training.missing": "zero_feature"}),
-)
+_MISSING = tuple(Level(name=kind, settings={"training.missing": kind}) for kind in ("zero_input", "zero_feature"))
 
 
 ABLATION = Spec(

@@ -60,7 +60,7 @@ class Forecast:
         cls, plan: Plan, states: Sequence[State], known: Mapping[str, Estimate], jobs: int | None, share: float = 1.0
     ) -> Forecast:
         """Count the places and Ray's start, where the cells need it and join no cluster that is up."""
-        modes = [state.cell.config.runtime.mode for state in states if not state.is_finished]
+        modes = [state.config.runtime.mode for state in states if not state.is_finished]
         needs_ray = plan.is_grid or jobs != 1 or any(mode != "inline" for mode in modes)
         start_s = START_S if known and needs_ray and address_of(states) is None else 0.0
         places = num_places(plan, states, jobs)
@@ -81,7 +81,7 @@ class Forecast:
     def facts(self) -> dict[str, object]:
         """Every cell with the seconds and bytes that it still needs, null where unknown, and the sums."""
         unknown = Estimate(seconds=None, num_bytes=None, origin="")
-        estimates = [self.known.get(state.cell.name, unknown) for state in self.states]
+        estimates = [self.known.get(state.name, unknown) for state in self.states]
         cells = [
             {**cell, "seconds": cost.seconds, "bytes": cost.num_bytes, "origin": cost.origin or None}
             for cell, cost in zip(_cell_facts(self.states), estimates, strict=True)
@@ -138,7 +138,7 @@ class Forecast:
         for state in self.states:
             groups.setdefault((state.cell.setting, state.cell.method), []).append(state)
         for states in groups.values():
-            costs = [self.known[state.cell.name] for state in states if state.cell.name in self.known]
+            costs = [self.known[state.name] for state in states if state.name in self.known]
             seconds = [cost.seconds for cost in costs if cost.seconds is not None]
             figures = [""] * 3 if len(seconds) == len(costs) else ["?"] * 3
             if seconds and len(seconds) == len(costs):
@@ -149,7 +149,7 @@ class Forecast:
     def _origins(self) -> list[str]:
         """Lines on the source of the estimates: a source, and the methods that it is of."""
         methods: dict[str, dict[str, None]] = {}
-        for cell in (state.cell for state in self.states if state.cell.name in self.known):
+        for cell in (state.cell for state in self.states if state.name in self.known):
             methods.setdefault(self.known[cell.name].origin, {})[cell.method] = None
         return [
             line
@@ -210,7 +210,7 @@ def end_of(plan: Plan) -> Result:
         lines.append(table(["setting", "method", f1_heading(states), "cells"], rows, left=2))
     for state in states:
         if state.status in ("failed", "stale"):
-            lines.append(f"{state.status}: {state.cell.name}: {''.join(state.why.splitlines()[:1])}")
+            lines.append(f"{state.status}: {state.name}: {''.join(state.why.splitlines()[:1])}")
     if any(state.is_open for state in states):
         lines.append(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
@@ -247,9 +247,9 @@ def status_of(plan: Plan) -> Result:
     states = plan.look()
     lines = [f"{plan.name}: {counts(states)} of {len(states)} cells; {plan.out}"]
     for state in states:
-        facts = (f"{state.num_rounds}/{state.cell.config.rounds} rounds", state.why.split("\n")[0])
+        facts = (f"{state.num_rounds}/{state.config.rounds} rounds", state.why.split("\n")[0])
         tail = "".join(f"  {fact}" for fact in facts if fact)
-        lines.append(shortened(f"{state.status:<12}", state.cell.name, tail))
+        lines.append(shortened(f"{state.status:<12}", state.name, tail))
     return Result("\n".join(lines), _grid_facts(plan, states))
 
 
@@ -261,12 +261,12 @@ def _cell_facts(states: Sequence[State]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {
-            "cell": e.cell.name,
+            "cell": e.name,
             "strategy": e.cell.label,
             "setting": e.cell.setting,
             "status": e.status,
             "rounds": e.num_rounds,
-            "planned": e.cell.config.rounds,
+            "planned": e.config.rounds,
             "why": e.why or None,
         }
         for e in states
@@ -310,8 +310,8 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
 
 def _axes_of(states: Sequence[State]) -> tuple[str, str]:
     """Folds and seeds (or replicates) of these runs, in words."""
-    folds = sorted({e.cell.config.data.fold for e in states if e.cell.config.data.split == "held_out_subject"})
-    draws = dict.fromkeys(e.cell.config.draw_name for e in states)
+    folds = sorted({e.config.data.fold for e in states if e.config.data.split == "held_out_subject"})
+    draws = dict.fromkeys(e.config.draw_name for e in states)
     return _ranges(folds) or "-", _ranges([int(d[1:]) for d in draws if d[0] == "s"]) or _ranges(
         [int(d[1:]) for d in draws if d[0] == "r"], "r"
     )
@@ -362,7 +362,7 @@ def activation() -> list[str]:
 def _explain(cells: Iterable[State]) -> list[str]:
     """A command that explains the client that was left out most, of the first finished run that can be explained."""
     for cell in cells:
-        if cell.is_finished and cell.cell.config.strategy.explains:
+        if cell.is_finished and cell.config.strategy.explains:
             last = read_rounds(cell.folder)[-1]
             if last.clients:
                 client = min(last.clients, key=lambda c: len(c.trained)).client

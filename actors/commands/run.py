@@ -283,7 +283,7 @@ def _run_plan(plan: Plan, options: Options) -> Iterator[Result]:
         senders = _computed(plan, todo, options, stop, shown, [headline(plan, len(todo)), *warnings]).senders
     failed = [state for state in plan.look() if not state.is_finished]
     if failed:
-        why = "\n".join(f"{s.cell.name}: {s.why.splitlines()[0] if s.why else s.status}" for s in failed)
+        why = "\n".join(f"{s.name}: {s.why.splitlines()[0] if s.why else s.status}" for s in failed)
         raise Stopped(
             CELLS_FAILED,
             f"{why}\n{len(failed)} of {len(plan.cells)} runs failed; the others are not touched by that\n"
@@ -357,8 +357,8 @@ def _carry_out(plan: Plan, options: Options, stop: StopSignals) -> tuple[Plan, S
         states = plan.look()
         # Failed ones once more; stale ones stay as they are.
         todo = [s for s in states if s.is_open or (s.status == "failed" and not options.skip_failed)]
-        todo = [state for state in todo if state.cell.name in wanted]
-        for data in {state.cell.config.data.name: state.cell.config.data for state in todo}.values():
+        todo = [state for state in todo if state.name in wanted]
+        for data in {state.config.data.name: state.config.data for state in todo}.values():
             open_dataset(data)
         todo = within_budget(plan, states, todo, options)
         if not todo:
@@ -383,7 +383,7 @@ def _finish(plan: Plan, senders: Senders, wanted: Collection[str]) -> Iterator[R
         Stopped: cells of this command failed or are stale, or the copy lacks something.
     """
     yield end_of(plan)
-    number = Counter(state.status for state in plan.look() if state.cell.name in wanted)
+    number = Counter(state.status for state in plan.look() if state.name in wanted)
     failed = f"{number['failed']} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
     stale = (
         f"{counted(number['stale'], 'cell')} {'is' if number['stale'] == 1 else 'are'} stale: computed with other code "
@@ -413,8 +413,8 @@ def within_budget(plan: Plan, states: Sequence[State], todo: list[State], option
         "budget_s": options.budget_s,
         "left_s": max(0.0, left_s),
         "start_s": START_S,
-        "cells": [e.cell.name for e in chosen],
-        "begun": begun[0].cell.name if begun else None,
+        "cells": [e.name for e in chosen],
+        "begun": begun[0].name if begun else None,
         "to_do": len(todo),
     }
     Result(forecast.text(), forecast.facts()).show(as_json=options.as_json)
@@ -425,9 +425,9 @@ def within_budget(plan: Plan, states: Sequence[State], todo: list[State], option
 
 def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Sequence[State], num_todo: int) -> str:
     what = (
-        f", up to {chosen[-1].cell.name}"
+        f", up to {chosen[-1].name}"
         if chosen
-        else f"; {begun[0].cell.name} is begun, a resume goes on with it"
+        else f"; {begun[0].name} is begun, a resume goes on with it"
         if begun
         else "; give it more, or fewer rounds (--set rounds=..)"
     )

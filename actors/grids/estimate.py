@@ -76,7 +76,7 @@ def finished_rates(states: Iterable[State]) -> dict[Key, Rate]:
     groups: dict[Key, list[Rate]] = {}
     for state in states:
         if state.status == "done":
-            key = (workload(state.cell.config), state.cell.label)
+            key = (workload(state.config), state.cell.label)
             groups.setdefault(key, []).append(measured(state.folder, 0.0, ""))
     return {key: _mean(rates) for key, rates in groups.items()}
 
@@ -114,13 +114,13 @@ def probe_missing(
     rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
     for number, (key, state) in enumerate(wanted.items(), 1):
-        place = state.cell.setting or state.cell.config.data.name
+        place = state.cell.setting or state.config.data.name
         say(f"timing a round of {state.cell.method} on {place} ({number} of {len(wanted)})")
         try:
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:
-                    probe(shortened(state.cell.config))
-                rates[key] = probe(state.cell.config)
+                    probe(shortened(state.config))
+                rates[key] = probe(state.config)
         except UserError as error:
             rates[key] = error
         except TimeIsUp:
@@ -134,7 +134,7 @@ def _to_time(states: Sequence[State], *, one_each: bool) -> dict[Key, State]:
     covered = {work for work, _ in known}
     cells: dict[Key, State] = {}
     for state in states:
-        key = (workload(state.cell.config), state.cell.label)
+        key = (workload(state.config), state.cell.label)
         if state.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
             covered.add(key[0])
             cells[key] = state
@@ -176,11 +176,11 @@ def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -
     by_name = {}
     for state in states:
         if state.status not in ("done", "stale", "stopped"):
-            work, label = workload(state.cell.config), state.cell.label
+            work, label = workload(state.config), state.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:
                 like, rate = label, known[work, label]
-            by_name[state.cell.name] = _estimate(state, rate, "" if like == label else f"as {like}: ")
+            by_name[state.name] = _estimate(state, rate, "" if like == label else f"as {like}: ")
     return by_name
 
 
@@ -200,7 +200,7 @@ def fitting(todo: Iterable[State], known: Mapping[str, Estimate], core_s: float)
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
     chosen: list[State] = []
     for state in todo:
-        seconds = known[state.cell.name].seconds
+        seconds = known[state.name].seconds
         if seconds is None or seconds > core_s:
             break
         core_s -= seconds
@@ -210,5 +210,5 @@ def fitting(todo: Iterable[State], known: Mapping[str, Estimate], core_s: float)
 
 def head_of(todo: Sequence[State], known: Mapping[str, Estimate], wall_s: float) -> list[State]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
-    first_s = known[todo[0].cell.name].first_s
+    first_s = known[todo[0].name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []

@@ -138,7 +138,7 @@ def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
 
 def address_of(states: Sequence[State]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
-    chosen = states[0].cell.config.runtime.address if states else None
+    chosen = states[0].config.runtime.address if states else None
     return chosen or os.environ.get("RAY_ADDRESS")
 
 
@@ -147,7 +147,7 @@ def session_options(states: Sequence[State], jobs: int | None, dashboard: bool) 
     address = address_of(states)
     resources: dict[str, float] = {}
     if address is None:
-        for needed in {repr(s.cell.config.fleet) + repr(s.cell.config.data): s.cell.config for s in states}.values():
+        for needed in {repr(s.config.fleet) + repr(s.config.data): s.config for s in states}.values():
             for name, amount in _devices_of(needed).items():
                 resources[name] = max(resources.get(name, 0.0), amount)
     # More jobs than cores are what the user asks for: they take turns.

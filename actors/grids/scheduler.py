@@ -148,7 +148,7 @@ class _TuneCallback(_StaysHere, tune.Callback):
 
 def keep_death(loop: Loop, name: str, trouble: str, kills_before: int | None) -> None:
     """Keep the error of a cell whose process died; ``trouble``: what Ray says."""
-    state = next(state for state in loop.states if state.cell.name == name)
+    state = next(state for state in loop.states if state.name == name)
     if look_at(state.cell, state.folder).is_open:
         keep_error(state.folder, describe_death(state.folder, trouble, kills_before, died="died twice", fewer=_FEWER))
 
@@ -183,7 +183,7 @@ def fit(loop: Loop, *, jobs: int | None = None, other_code: bool = False) -> Non
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     nodes, out = look_around(), loop.plan.out.absolute()
-    bundles = {state.cell.name: bundles_of(state.cell.config, nodes) for state in loop.todo}
+    bundles = {state.name: bundles_of(state.config, nodes) for state in loop.todo}
     refuse_shortage(bundles, nodes)
     loop.callback.note(explain_places(bundles.values(), nodes))
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
@@ -218,7 +218,7 @@ class _Places(_StaysHere):
 
     def __init__(self, loop: Loop, nodes: Nodes) -> None:
         """``nodes``: the cluster at the start."""
-        self._configs = {state.cell.name: state.cell.config for state in loop.todo}
+        self._configs = {state.name: state.config for state in loop.todo}
         self._nodes, self._note = nodes, loop.callback.note
 
     def __call__(self, config: dict[str, str]) -> tune.PlacementGroupFactory:
@@ -238,8 +238,8 @@ def _tuner(loop: Loop, nodes: Nodes, jobs: int | None, other_code: bool) -> tune
         return str(trial.config["cell"])
 
     plan = loop.plan
-    trials = {state.cell.name: _trial_of(loop, state, other_code) for state in loop.todo}
-    is_own = any(state.cell.config.modules() for state in loop.todo)
+    trials = {state.name: _trial_of(loop, state, other_code) for state in loop.todo}
+    is_own = any(state.config.modules() for state in loop.todo)
     parameters = tune.with_parameters(CellTrial, trials=trials)
     trainable = tune.with_resources(parameters, _Places(loop, nodes))
     # Ray's dashboard shows this name as the class of a trial's process.
@@ -278,16 +278,16 @@ class SearchScheduler(FIFOScheduler):
         """Feed the scores of cells that have ended; ``states``: all cells of the search."""
         super().__init__()
         self._stopping = stopping
-        self._entries = {state.cell.name: state for state in states}
+        self._entries = {state.name: state for state in states}
         # Untyped, since earlier cells are no trials of Tune: ASHA reads nothing but their id.
         self._by_place: dict[Place, Any] = {}
         for state in states:
             if state.status in ("done", "stopped"):
-                self._add(state, SimpleNamespace(trial_id=state.cell.name))
+                self._add(state, SimpleNamespace(trial_id=state.name))
 
     def _add(self, state: State, trial: TuneTrial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
-        config = state.cell.config
+        config = state.config
         known: Any = self._by_place.get(rivals(state.cell))
         if known is None:
             known = self._by_place[rivals(state.cell)] = ASHAScheduler(

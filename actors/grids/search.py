@@ -407,7 +407,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     """
     searches: dict[Place, Search] = {}
     for state in plan.look():
-        config = state.cell.config
+        config = state.config
         if config.choice is None or config.choice.kind != "try":
             continue
         search = searches.setdefault(rivals(state.cell), Search())
@@ -532,7 +532,7 @@ class SuggestedTries:
         Raises:
             UserError: a cell opened the test part, or was not evaluated on validation data.
         """
-        all_states, stopping = {state.cell.name: state for state in plan.look()}, self.plan.stopping
+        all_states, stopping = {state.name: state for state in plan.look()}, self.plan.stopping
         for sampler in self.samplers:
             scores: dict[str, float] = {}
             pruned: dict[str, dict[int, float]] = {}
@@ -544,7 +544,7 @@ class SuggestedTries:
                     scores[level.name] = f1
                 for state in states:
                     if stopping is not None and state.status == "stopped":
-                        pruned[level.name] = scores_at(state.folder, rungs(stopping, state.cell.config))
+                        pruned[level.name] = scores_at(state.folder, rungs(stopping, state.config))
             sampler.tell(scores, pruned)
         return True
 

@@ -52,16 +52,17 @@ def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str 
 
 def summary_of(out: Path, name: str) -> StudySummary:
     """Methods, seeds, runs done, times and best F1 of the runs in a folder, for the line of the study's own run."""
-    runs = {folder: read_run(folder) for folder in sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))}
-    done = {folder: run for folder, run in runs.items() if run.status == "done"}
+    folders = sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))
+    runs = [read_run(folder) for folder in folders]
+    done = [run for run in runs if run.status == "done"]
     scores: dict[str, list[float]] = {}
-    for folder, run in done.items():
-        if (f1 := headline_f1(look(folder).last_tested())) is not None:
+    for folder, run in zip(folders, runs, strict=True):
+        if run.status == "done" and (f1 := headline_f1(look(folder).last_tested())) is not None:
             scores.setdefault(run.method.name, []).append(f1)
     note = f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done."
     tags = {
-        "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs.values())),
-        "relief.seeds": ", ".join(dict.fromkeys(str(run.config.get("seed")) for run in runs.values())),
+        "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs)),
+        "relief.seeds": ", ".join(dict.fromkeys(str(run.config.get("seed")) for run in runs)),
     }
     metrics = {"cells_done": float(len(done))}
     if scores:
@@ -71,8 +72,8 @@ def summary_of(out: Path, name: str) -> StudySummary:
         tags["relief.best_method"] = best
         metrics["best_f1"] = best_f1
     return StudySummary(
-        started=min((run.created for run in runs.values()), default=None),
-        finished=max((run.finished for run in done.values() if run.finished), default=None),
+        started=min((run.created for run in runs), default=None),
+        finished=max((run.finished for run in done if run.finished), default=None),
         note=f"{note} Records: {out.absolute()}",
         tags=tags,
         metrics=metrics,

@@ -53,7 +53,7 @@ from relief_ray.studies.request import (
     Target,
     plan_of,
 )
-from relief_ray.studies.spec import HASH_DIGITS
+from relief_ray.studies.spec import HASH_DIGITS, Cell
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserCodeError, UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
@@ -124,8 +124,8 @@ class Computer:
 
         ``jobs``: cells at a time, None: as many as there are places; ``other_code``: other programs' runs go on.
         """
-        take_as_users(module for state in loop.states for module in state.cell.config.modules())
-        todo = {state.cell.name for state in loop.todo}
+        take_as_users(module for state in loop.states for module in state.config.modules())
+        todo = {state.name for state in loop.todo}
 
         def hear(event: str, *arguments: object) -> None:
             getattr(self if event == "lost" else loop, event)(*arguments)
@@ -134,16 +134,16 @@ class Computer:
             for (is_finished, _), group in groupby(loop.states, key=_process_of):
                 if loop.stop():
                     return
-                states = [state for state in group if is_finished or state.cell.name in todo]
+                states = [state for state in group if is_finished or state.name in todo]
                 if is_finished:
                     for state in states:
                         loop.reuse(state)
                 elif has_users_code():
-                    cells = [(s.cell.name, s.cell.config.model_dump(mode="json"), s.folder) for s in states]
+                    cells = [(s.name, s.config.model_dump(mode="json"), s.folder) for s in states]
                     arguments = self.unopened(), cells, other_code, keywords()
                     call_fresh(_compute_for, *arguments, hear=hear, stop=loop.stop)
                 else:
-                    here = ((s.cell.name, s.cell.config, s.folder) for s in states)
+                    here = ((s.name, s.config, s.folder) for s in states)
                     _compute(hear, loop.stop, self, here, other_code)
         except BaseException:
             loop.give_up_all()
@@ -223,13 +223,13 @@ class Loop:
 
     def __init__(self, plan: Plan, callback: Callback, todo: Iterable[State], stop: Stop = never) -> None:
         """``stop``: asks all cells to stop after their round."""
-        titles, wanted = _titles_of(plan), {state.cell.name for state in todo}
+        wanted = {state.name for state in todo}
         self.plan, self.callback, self.stop_requested = plan, callback, stop
-        self.states = tuple(replace(s, cell=replace(s.cell, title=titles[s.cell.name])) for s in plan.look())
-        self.todo = tuple(state for state in self.states if state.cell.name in wanted)
+        self.states = replace(plan, cells=_titled(plan)).look()
+        self.todo = tuple(state for state in self.states if state.name in wanted)
         self.disk_full, self.senders = False, Senders((), callback.note)
-        self._states = {state.cell.name: state for state in self.states}  # as they are now, but for running cells
-        self._left = {state.cell.name: rounds_to_do(state) for state in self.todo}
+        self._states = {state.name: state for state in self.states}  # as they are now, but for running cells
+        self._left = {state.name: rounds_to_do(state) for state in self.todo}
         self._scores: dict[str, float] = {}
         for state in self.states:
             if state.status == "done":
@@ -365,7 +365,7 @@ class Loop:
 
     def _keep_score(self, state: State, record: RoundRecord | None) -> None:
         if (f1 := headline_f1(record)) is not None:
-            self._scores[state.cell.name] = f1
+            self._scores[state.name] = f1
 
     def view(self) -> View:
         """The study as it stands now."""
@@ -381,7 +381,7 @@ class Loop:
             elapsed_s=now_s - self._since_s,
             left_s=sum(self._left.values()) / rate if rate else None,
             running=tuple(
-                Running(title=r.state.cell.title, num_rounds=r.last, num_planned=r.state.cell.config.rounds, f1=r.f1)
+                Running(title=r.state.cell.title, num_rounds=r.last, num_planned=r.state.config.rounds, f1=r.f1)
                 for r in self._running.values()
             ),
             leaders=leaders(self.states, self._scores),
@@ -418,7 +418,7 @@ def compute(
 
 def _process_of(state: State) -> tuple[bool, str]:
     """What neighbours must have in common to be computed in one process."""
-    return state.is_finished, state.cell.name if state.cell.config.modules() else ""
+    return state.is_finished, state.name if state.config.modules() else ""
 
 
 def _compute(
@@ -460,22 +460,22 @@ def _facts_text(setup: Setup, where: str) -> str:
 def rounds_to_do(state: State) -> int:
     """Number of rounds that are missing."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
-    return max(0, state.cell.config.rounds - state.num_rounds)
+    return max(0, state.config.rounds - state.num_rounds)
 
 
-def _titles_of(plan: Plan) -> dict[str, str]:
-    """A title for each cell: ``relief (gamma=0.5), fold 0, replicate 2``; a grid's cell's name without its hash."""
+def _titled(plan: Plan) -> tuple[Cell, ...]:
+    """The cells with titles: ``relief (gamma=0.5), fold 0, replicate 2``; a grid's cell's name without its hash."""
     if plan.is_grid:
-        return {cell.name: cell.name.removesuffix(f"-{cell.hash[:HASH_DIGITS]}") for cell in plan.cells}
+        return tuple(replace(cell, title=cell.name.removesuffix(f"-{cell.hash[:HASH_DIGITS]}")) for cell in plan.cells)
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in plan.cells]
     names = variant_names(methods, [facts_of(c.config.strategy, c.label) for c in plan.cells])
     drawn = zip(plan.cells, names, methods, strict=True)
-    return {cell.name: f"{name}, {draw_of(config)}" for cell, name, (_, config) in drawn}
+    return tuple(replace(cell, title=f"{name}, {draw_of(config)}") for cell, name, (_, config) in drawn)
 
 
 def f1_heading(states: Iterable[State]) -> str:
     """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
-    parts = {part for state in states for part in state.cell.config.evaluation.parts}
+    parts = {part for state in states for part in state.config.evaluation.parts}
     return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
@@ -487,7 +487,7 @@ def is_disk_full(state: State) -> bool:
 def leaders(states: Iterable[State], scores: Mapping[str, float]) -> tuple[Leader, ...]:
     """The best method of each setting by mean score over its finished folds and seeds."""
     by_setting: dict[str, dict[str, list[float]]] = {}
-    for cell in (state.cell for state in states if state.cell.name in scores):
+    for cell in (state.cell for state in states if state.name in scores):
         by_setting.setdefault(cell.setting, {}).setdefault(cell.method, []).append(scores[cell.name])
     rows = []
     for setting, methods in by_setting.items():
@@ -504,7 +504,7 @@ def check_reusable(state: State) -> str:
         UserError: the data are others.
     """
     assert state.run is not None
-    config, recorded = state.cell.config.data, state.run.data_digest
+    config, recorded = state.config.data, state.run.data_digest
     with naming_data(state.run, state.folder):
         dataset = open_dataset(config)
     number = num_clients(dataset, config)
@@ -653,7 +653,7 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
     if failed := [state for state in plan.look() if not state.is_finished]:  # of several at a time
-        lines = [f"{state.cell.name}: {state.why or state.status}" for state in failed]
+        lines = [f"{state.name}: {state.why or state.status}" for state in failed]
         raise UserError(
             "\n".join(lines) + f"\n{len(failed)} of {len(plan.cells)} runs failed; call run() again with the same out= "
             "to go on with them"

@@ -10,9 +10,8 @@ import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import cast
 
 from pydantic import JsonValue
 
@@ -67,14 +66,28 @@ from relief_ray.support.user_yaml import read_mapping
 
 # The command that goes on with a plan, by the one that made it.
 RESUME: Mapping[KindName, str] = {"run": "relief-ray resume", "grid": "relief-ray grid resume"}
-# A planned cell with what its folder holds now.
-State = CellState[Cell]
 _SUFFIXES = (".yaml", ".yml", ".json")
 # Name of the only cell of a single run's folder: it lies in the folder itself.
 _SINGLE = "."
 STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.
 _GONE_S = 60.0
+
+
+class State(CellState[Cell]):
+    """A planned cell with what its folder holds now."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the cell."""
+        return self.cell.name
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """Configuration of the cell."""
+        return self.cell.config
 
 
 def load_spec(target: str) -> Spec:
@@ -377,8 +390,8 @@ def look_at(cell: Cell, folder: Path) -> State:
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
-    state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
-    return replace(cast("State", state), cell=cell, folder=folder)
+    seen = look(folder, expected_hash=cell.hash, other_weights=other_weights)
+    return State(**{each.name: getattr(seen, each.name) for each in fields(seen)} | {"cell": cell, "folder": folder})
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -471,7 +484,7 @@ def _check_folder(state: State) -> None:
             raise UserError(state.why)
         return
     if run.config_hash != state.cell.hash:
-        if differs := difference(run.config, state.cell.config):
+        if differs := difference(run.config, state.config):
             raise OtherRun(
                 f"{state.folder}: holds another run ({differs}); choose a folder with {option('out', 'DIR')}", differs
             )

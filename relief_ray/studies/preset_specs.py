@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from pathlib import Path
 from types import MappingProxyType
 
+from relief_ray.config.experiment import assign
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
-from relief_ray.studies.spec import BOUNDS, VARIANTS, Spec, Values
+from relief_ray.studies.spec import BOUNDS, PAPER, VARIANTS, Spec, Values
+from relief_ray.support.errors import Setting
 
 
 def _preset(
@@ -19,7 +22,10 @@ def _preset(
     replicates: int = 3,
     claims: str = "",
 ) -> Spec:
-    """A preset with its methods in the registry's order, which tables and figures have too."""
+    """A preset with its methods in the registry's order, which tables and figures have too.
+
+    ``settings``: keys (dotted) and values.
+    """
     return Spec(
         kind="run",
         name=name,
@@ -29,7 +35,7 @@ def _preset(
         seeds=seeds,
         replicates=tuple(range(replicates)),
         claims=claims,
-        settings=settings,
+        settings=assign({}, starmap(Setting, settings.items())),
     )
 
 
@@ -41,11 +47,11 @@ def _paper(name: str) -> Spec:
         "fedprox",
         PROPOSED,
         settings={
-            "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
-            "training": {"epochs": 5},
-            "evaluation": {"every": 5},
-            "record": {"checkpoint_every": 5},
-            "rounds": 200,
+            "data.name": name,
+            "data.split": "within_subject",
+            "data.stride_s": 1.0,
+            "training.epochs": 5,
+            **PAPER,
         },
     )
 
@@ -60,11 +66,13 @@ _DEMO = _preset(
     replicates=7,
     claims=str(Path(__file__).parent / "claims" / "demo.yaml"),
     settings={
-        "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
-        "training": {"epochs": 3},
-        "evaluation": {"every": 1},
+        "data.name": "dsa_mini",
+        "data.split": "held_out_subject",
+        "data.stride_s": 5.0,
+        "training.epochs": 3,
+        "evaluation.every": 1,
         "rounds": 4,
-        "runtime": {"mode": "packed"},
+        "runtime.mode": "packed",
     },
 )
 # Shows that it runs.
@@ -72,12 +80,13 @@ _QUICK = _preset(
     "quick",
     PROPOSED,
     settings={
-        "data": {"name": "dsa_mini", "stride_s": 10.0},
-        "training": {"epochs": 1},
-        "evaluation": {"every": 1},
+        "data.name": "dsa_mini",
+        "data.stride_s": 10.0,
+        "training.epochs": 1,
+        "evaluation.every": 1,
         "rounds": 2,
-        "runtime": {"mode": "inline"},
-        "tracking": {"enabled": False},
+        "runtime.mode": "inline",
+        "tracking.enabled": False,
     },
 )
 # The study's setting on the full Daily and Sports Activities set, one seed.
@@ -89,10 +98,13 @@ _DSA = _preset(
     *VARIANTS,
     folds=(0, 1, 2, 3),
     settings={
-        "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
-        "training": {"epochs": 2},
-        "evaluation": {"every": 5},
-        "record": {"checkpoint_every": 5, "pairwise_every": 5},
+        "data.name": "dsa",
+        "data.split": "held_out_subject",
+        "data.stride_s": 5.0,
+        "training.epochs": 2,
+        "evaluation.every": 5,
+        "record.checkpoint_every": 5,
+        "record.pairwise_every": 5,
         "rounds": 20,
     },
 )
@@ -107,15 +119,18 @@ _MOMENT_TINY = _preset(
     *VARIANTS,
     *BOUNDS,
     settings={
-        "data": {"name": "dsa_mini", "split": "within_subject", "stride_s": 5.0},
-        "backbone": {"name": "moment_lora", "size": "tiny"},
-        "costs": {"utilisation": 0.008},
-        "training": {"epochs": 5},
-        "evaluation": {"every": 5},
-        "record": {"checkpoint_every": 5},
+        "data.name": "dsa_mini",
+        "data.split": "within_subject",
+        "data.stride_s": 5.0,
+        "backbone.name": "moment_lora",
+        "backbone.size": "tiny",
+        "costs.utilisation": 0.008,
+        "training.epochs": 5,
+        "evaluation.every": 5,
+        "record.checkpoint_every": 5,
         "rounds": 20,
-        "runtime": {"mode": "inline"},
-        "tracking": {"enabled": False},
+        "runtime.mode": "inline",
+        "tracking.enabled": False,
     },
 )
 

@@ -471,8 +471,7 @@ def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | Non
         return spec
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
-    is_several = isinstance(given, Sequence) and not isinstance(given, str)
-    methods = [method_of(cast(StrategyLike, one)) for one in (cast(Sequence[object], given) if is_several else [given])]
+    methods = [method_of(one) for one in (given if isinstance(given, Sequence) else [given])]
     if not methods:
         raise UserError("strategies: found no method, expected e.g. strategies=['fedavg', 'relief']")
     if any(setting.path in ("strategy", "strategy.name") for setting in settings):
