@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -111,7 +112,20 @@ SEARCH_OPTIMIZER = replace(
 
 # Key of the setting that names a file of choices.
 TUNED = "tuned"
-Place = tuple[str, int | None, str, str]
+
+
+class Place(NamedTuple):
+    """What tries compete for: the best values of a method on a dataset, fold (None: there is none) and backbone."""
+
+    dataset: str
+    fold: int | None
+    backbone: str
+    method: str
+
+    def __str__(self) -> str:
+        """Return ``relief on dsa, fold 2, cnn``."""
+        fold = "" if self.fold is None else f"fold {self.fold}, "
+        return f"{self.method} on {self.dataset}, {fold}{self.backbone}"
 
 
 class Frozen(FrozenConfig):
@@ -128,7 +142,7 @@ class Frozen(FrozenConfig):
     @property
     def place(self) -> Place:
         """Place of the choice: dataset, fold, backbone, method."""
-        return (self.dataset, self.fold, self.backbone, self.method)
+        return Place(self.dataset, self.fold, self.backbone, self.method)
 
 
 class Tuned(FrozenConfig):
@@ -147,9 +161,7 @@ class Tuned(FrozenConfig):
         place = place_of(point.setting.partition("-")[0], point.method, config)
         frozen = next((choice for choice in self.choices if choice.place == place), None)
         if frozen is None:
-            raise UserError(
-                f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out"
-            )
+            raise UserError(f"{Setting(TUNED, ...)}: has no choice for {place}; search it first, or leave it out")
         for setting in settings:
             if setting.path in frozen.choice.parameters:
                 raise UserError(f"{setting}: is chosen by {Setting(TUNED, ...)}; leave one of the two out")
@@ -160,13 +172,7 @@ def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
     """Place of a configuration's choice; ``dataset`` is the level of the grids' axis, a user's own its import path."""
     dataset = config.data.name if is_path(config.data.name) else dataset
     fold = config.data.fold if config.data.split == "held_out_subject" else None
-    return (dataset, fold, backbone_name(config.backbone), method)
-
-
-def words(place: Place) -> str:
-    """``relief on dsa, fold 2, cnn``."""
-    dataset, fold, backbone, method = place
-    return f"{method} on {dataset}, {'' if fold is None else f'fold {fold}, '}{backbone}"
+    return Place(dataset, fold, backbone_name(config.backbone), method)
 
 
 def read_tuned(path: Path) -> Tuned:

@@ -32,7 +32,7 @@ from relief_ray.support.errors import Setting, UserError, listed, several, value
 from relief_ray.support.files import page, write_atomic
 from relief_ray.support.text import install, typed
 from tune_configs.registry import cells_of, load_grid
-from tune_configs.search import Frozen, Place, Tuned, place_of, words
+from tune_configs.search import Frozen, Place, Tuned, place_of
 
 if TYPE_CHECKING:
     import optuna
@@ -85,18 +85,17 @@ def _distinct(values: Sequence[object]) -> list[object]:
 
 
 def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels: Sequence[Level]) -> Dimension:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
     name, tried = unit[0].rpartition(".")[2], values[unit[0]]
     numbers = [v for v in tried if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(unit) == 1 and len(numbers) == len(tried):
         low, high = min(numbers), max(numbers)
         log = low > 0 and high / low >= _LOG_FROM
+        drawn: BaseDistribution = FloatDistribution(low, high, log=log)
         if all(isinstance(v, int) for v in numbers):
-            return Dimension(
-                name=name, key=unit[0], low=low, high=high, values=IntDistribution(int(low), int(high), log=log)
-            )
-        return Dimension(name=name, key=unit[0], low=low, high=high, values=FloatDistribution(low, high, log=log))
+            drawn = IntDistribution(int(low), int(high), log=log)
+        return Dimension(name=name, key=unit[0], low=low, high=high, values=drawn)
     chosen = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
     choices = tuple(dict(c) for c in chosen if isinstance(c, dict))
     return Dimension(name=name, choices=choices, values=CategoricalDistribution(range(len(choices))))
@@ -369,13 +368,13 @@ def freeze(plan: Plan, path: Path) -> list[str]:
     choices, lines = [], []
     for place, search in _collect(plan).items():
         if search.num_open:
-            lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
+            lines.append(f"{place}: left out, {search.num_open} of its cells are not done")
             continue
         if not any(search.tries.values()):
-            lines.append(f"{words(place)}: left out, every try was stopped early")
+            lines.append(f"{place}: left out, every try was stopped early")
             continue
         choices.append(best_try(place, search))
-        lines.append(f"{words(place)}: {_frozen_text(choices[-1])}")
+        lines.append(f"{place}: {_frozen_text(choices[-1])}")
     if not lines:
         raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
     if not choices:
@@ -445,12 +444,8 @@ def best_try(place: Place, search: Search) -> Frozen:
     means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
     best = max(means, key=lambda attempt: means[attempt])
     chosen = dict(best)
-    dataset, fold, backbone, method = place
     return Frozen(
-        dataset=dataset,
-        fold=fold,
-        backbone=backbone,
-        method=method,
+        **place._asdict(),
         settings={key: json.loads(value) for key, value in chosen.items()},
         num_cells=sum(len(scores) for scores in search.tries.values()),
         choice=Choice(

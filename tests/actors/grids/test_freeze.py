@@ -15,6 +15,7 @@ from tests.actors.trials import run_alone
 from tests.plans import cells_of
 from tests.sealed import change_rounds, change_run
 from tune_configs.registry import load_grid
+from tune_configs.search import Place
 
 HELD_OUT = "dsa_mini_held_out"
 
@@ -148,7 +149,7 @@ def attempt(**values):
 
 
 def test_an_optimum_at_the_edge_is_named():
-    place = ("d", None, "cnn", "relief")
+    place = Place("d", None, "cnn", "relief")
     tries = {
         attempt(training__lr=lr, strategy__deadline_fraction=own): [0.5 if (lr, own) == (0.001, 0.6) else 0.1]
         for lr in (0.0001, 0.001, 0.01)
@@ -173,7 +174,7 @@ def test_tries_may_set_different_keys_and_an_edge_is_among_tries_of_the_same_opt
     sgd = [attempt(training__lr=r, training__optimizer="sgd", **own) for r in (0.03, 0.1, 0.3)]
     chosen = {("adam", 0.001): adam[1], ("sgd", 0.03): sgd[0], ("sgd", 0.1): sgd[1]}[best, rate]
     tries = {tried: [0.9 if tried == chosen else 0.5] for tried in (*adam, *sgd)}
-    frozen = best_try(("d", None, "cnn", "fedavg"), Search(tries=tries))
+    frozen = best_try(Place("d", None, "cnn", "fedavg"), Search(tries=tries))
     assert frozen.settings == {key: json.loads(value) for key, value in chosen}
     assert frozen.choice.parameters == tuple(frozen.settings) and ("training.clip_norm" in frozen.settings) == (
         best == "sgd"

@@ -13,7 +13,7 @@ from relief_ray.report.remarks import STAND_IN
 from relief_ray.report.runs import Inventory, labelled, merged
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
-from tune_configs.search import METHODS, tries
+from tune_configs.search import METHODS, Place, tries
 
 USUAL = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001, "batch_size": 32}}
 
@@ -176,7 +176,7 @@ def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
     ]
     for fold, line in zip(scores, table.rows, strict=True):
         tries = {(("training.lr", str(lr)),): [own] for lr, (_, own) in scores[fold].items()}
-        frozen = best_try(("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
+        frozen = best_try(Place("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
         green = next(h for h, e in zip(table.head[1:], line.cells, strict=True) if e.tone == "good")
         assert green == f"lr {frozen.settings['training.lr']:g}"
 
