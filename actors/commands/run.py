@@ -466,9 +466,9 @@ def placed(settings: Sequence[Setting], jobs: int | None, study: Values | None =
     Raises:
         UserError: a single run in this process is given the address of a cluster.
     """
-    chosen = _chosen(settings)
-    address = chosen.get("runtime.address")
-    if address is not None and jobs == 1 and chosen.get(MODE) == "inline":
+    runtime = runtime_of({}, settings)
+    address = runtime.get("address")
+    if address is not None and jobs == 1 and runtime.get("mode") == "inline":
         raise UserError(
             f"{Setting('runtime.address', address)}: a run with {Setting(MODE, 'inline')} is computed in this process; "
             "expected one on workers: leave out the mode, or the address"
@@ -483,14 +483,6 @@ def overruled_mode(spec: Spec, settings: Sequence[Setting], jobs: int | None) ->
         return None
     mode = runtime_of(spec.settings).get("mode")
     return str(mode) if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
-
-
-def _chosen(settings: Sequence[Setting]) -> dict[str, object]:
-    """By key, the value that it has in the end."""
-    return {setting.path: setting.value for setting in settings}
-
-
-_MIRROR = "runtime.mirror"
 
 
 def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> tuple[Path, list[Setting]]:
@@ -513,4 +505,5 @@ def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> 
     say(fetched.line(mask_text(target)))
     for note in fetched.notes:
         say(f"NOTE: {note}")
-    return place, [*settings, *([] if _MIRROR in _chosen(settings) else [Setting(_MIRROR, target)])]
+    mirror = [] if "mirror" in runtime_of({}, settings) else [Setting("runtime.mirror", target)]
+    return place, [*settings, *mirror]
