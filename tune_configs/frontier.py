@@ -103,7 +103,7 @@ FRONTIER_TEST = Spec(
     own={WHOLE_MEAN: _BEST},
     replicates=tuple(range(200, 225)),
     settings={**SHORT, "evaluation.average": "tail", **SGD, "training.lr": _BEST_RATE},
-    claims=str(CLAIMS / "frontier_test.yaml"),
+    claims=CLAIMS / "frontier_test.yaml",
 )
 """The candidate against FedAvg on the test part, with seeds that no search used: 25 replicates x 4 folds.
 

@@ -153,7 +153,7 @@ DSA_STUDY = Spec(
     },
     replicates=tuple(range(12, 24)),
     settings={**SHORT, "evaluation.every": 1},
-    claims=str(CLAIMS / "dsa_study.yaml"),
+    claims=CLAIMS / "dsa_study.yaml",
 )
 """Our main study: RELIEF's parts on held-out subjects of Daily and Sports Activities, 48 pairs for each claim.
 

@@ -72,7 +72,7 @@ def run_command(
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
     spec, settings = load_spec(target), _with_short(settings, options)
     if options.claims is not None:
-        spec = replace(spec, claims=str(options.claims))
+        spec = replace(spec, claims=options.claims)
     how = placed(settings, options.jobs, spec.settings)
     if out is None and not options.rerun_stale:
         plan = _plan_in_a_folder_of_its_own(spec, how, options)

@@ -20,7 +20,7 @@ def _preset(
     folds: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = (0,),
     replicates: int = 3,
-    claims: str = "",
+    claims: str | Path = "",
 ) -> Spec:
     """A preset with its methods in the registry's order, which tables and figures have too.
 
@@ -64,7 +64,7 @@ _DEMO = _preset(
     folds=(0, 1, 2, 3),
     seeds=(),
     replicates=7,
-    claims=str(Path(__file__).parent / "claims" / "demo.yaml"),
+    claims=Path(__file__).parent / "claims" / "demo.yaml",
     settings={
         "data.name": "dsa_mini",
         "data.split": "held_out_subject",

@@ -381,7 +381,7 @@ def plan_of(request: Request, out: Path) -> Plan:
     _refuse_import_of_script()
     refuse_unknown_keywords(request.settings)
     spec = _base(request.target)
-    spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
+    spec = replace(spec, name=request.name or spec.name, claims=request.claims or spec.claims)
     given = [*_sections(request.settings), *settings_of(request.set)]
     chosen = joined(tuple(_chosen(request)), given)
     spec = _with_methods(spec, request.strategies, given)

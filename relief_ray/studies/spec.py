@@ -177,7 +177,7 @@ class Spec:
     folds: tuple[int, ...] | None = None
     settings: Values = field(default_factory=dict)
     is_search: bool = False
-    claims: str = ""
+    claims: str | Path = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
