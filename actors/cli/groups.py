@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from actors.cli.options import runs
+from actors.cli.options import app, runs
 from actors.cluster import DASHBOARD_PORT, GCS_PORT
 from actors.commands.options import (
     Dataset,
@@ -31,11 +31,64 @@ model = typer.Typer(help="Describe, evaluate and export the backbone and its par
 device = typer.Typer(help="Power and speed of this machine as a device of the fleet.", no_args_is_help=True)
 data = typer.Typer(help="Fetch, check and describe datasets.", no_args_is_help=True)
 
+# `relief-ray doctor` and `relief-ray device monitor|profile`.
+
+Sysfs = Annotated[
+    SomePath,
+    option("Read sys/, etc/, proc/ and var/ below this folder instead of /.", "ROOT", "--sysfs"),
+]
+
+
+@runs(app, "doctor", "device:doctor")
+def doctor(
+    out: Annotated[Path, option("The folder for runs.", "DIR")] = Path("runs"),
+    uri: Annotated[SomeText, option("The MLflow store; by default the file beside the runs.")] = None,
+    address: Annotated[
+        SomeText, option("The head of a cluster; default: RAY_ADDRESS, else none.", "HOST[:PORT]")
+    ] = None,
+    token: Token = None,
+    sysfs: Sysfs = None,
+) -> None:
+    """Check this machine for runs: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
+
+    Exit code 2 if there is a problem; each line that is not ok has its fix. Nothing is started or kept.
+    """
+
+
+@runs(device, "monitor", "device:monitor")
+def device_monitor(
+    command: Annotated[
+        list[str] | None,
+        argument("Measure while this command runs, instead of --seconds.", "[-- COMMAND...]"),
+    ] = None,
+    seconds: Annotated[float, option("Length of the measurement; Ctrl-C ends it.", min=0.1)] = 10.0,
+    idle: Annotated[float, option("Seconds before the measurement, for the idle power.", min=0.0)] = 3.0,
+    sysfs: Sysfs = None,
+) -> None:
+    """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a if not readable.
+
+    The exit code is that of the command.
+    """
+
+
+@runs(device, "profile", "device:profile")
+def device_profile(
+    backbone: Annotated[SomeText, option("The backbone; default cnn.", "cnn|moment_lora")] = None,
+    settings: Set = None,
+    types: Annotated[str, option("Device types that get the measured speed.", "A,B,C")] = "A,B,C",
+    turns: Annotated[int, option("Number of repetitions.", min=1)] = 5,
+    out: Annotated[SomePath, option("Default: profile-BACKBONE.json.", "FILE")] = None,
+) -> None:
+    """Measure this machine's time for every stage of a backbone, for the `measured` clock (costs.profile).
+
+    On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
+    """
+
+
 # `relief-ray cluster head|join|check` and `relief-ray submit`.
 
 
-@cluster.command("head")
-@runs("cluster:head", json=False)
+@runs(cluster, "head", "cluster:head", json=False)
 def cluster_head(
     node: NodeChoice,
     port: Annotated[int, option("Port at which nodes join.")] = GCS_PORT,
@@ -45,8 +98,7 @@ def cluster_head(
     """Start the head of a cluster: `ray start --head --block` with fixed ports, limits and a token. Ctrl-C ends it."""
 
 
-@cluster.command("join")
-@runs("cluster:join", json=False)
+@runs(cluster, "join", "cluster:join", json=False)
 def cluster_join(
     address: Annotated[str, argument("The head.", "HOST[:PORT]")],
     node: NodeChoice,
@@ -62,8 +114,7 @@ def cluster_join(
         use_token(node.token)
 
 
-@cluster.command("check")
-@runs("cluster:check", own_code=True)
+@runs(cluster, "check", "cluster:check", own_code=True)
 def cluster_check(
     target: Annotated[
         list[str] | None,
@@ -81,7 +132,7 @@ def cluster_check(
     use_token(token)
 
 
-@runs("cluster:submit", json=False)
+@runs(app, "submit", "cluster:submit", json=False)
 def submit(
     context: typer.Context,
     arguments: Annotated[
@@ -110,70 +161,12 @@ def submit(
         use_token(token)
 
 
-# `relief-ray doctor` and `relief-ray device monitor|profile`.
-
-Sysfs = Annotated[
-    SomePath,
-    option("Read sys/, etc/, proc/ and var/ below this folder instead of /.", "ROOT", "--sysfs"),
-]
-
-
-@runs("device:doctor")
-def doctor(
-    out: Annotated[Path, option("The folder for runs.", "DIR")] = Path("runs"),
-    uri: Annotated[SomeText, option("The MLflow store; by default the file beside the runs.")] = None,
-    address: Annotated[
-        SomeText, option("The head of a cluster; default: RAY_ADDRESS, else none.", "HOST[:PORT]")
-    ] = None,
-    token: Token = None,
-    sysfs: Sysfs = None,
-) -> None:
-    """Check this machine for runs: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
-
-    Exit code 2 if there is a problem; each line that is not ok has its fix. Nothing is started or kept.
-    """
-
-
-@device.command("monitor")
-@runs("device:monitor")
-def device_monitor(
-    command: Annotated[
-        list[str] | None,
-        argument("Measure while this command runs, instead of --seconds.", "[-- COMMAND...]"),
-    ] = None,
-    seconds: Annotated[float, option("Length of the measurement; Ctrl-C ends it.", min=0.1)] = 10.0,
-    idle: Annotated[float, option("Seconds before the measurement, for the idle power.", min=0.0)] = 3.0,
-    sysfs: Sysfs = None,
-) -> None:
-    """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a if not readable.
-
-    The exit code is that of the command.
-    """
-
-
-@device.command("profile")
-@runs("device:profile")
-def device_profile(
-    backbone: Annotated[SomeText, option("The backbone; default cnn.", "cnn|moment_lora")] = None,
-    settings: Set = None,
-    types: Annotated[str, option("Device types that get the measured speed.", "A,B,C")] = "A,B,C",
-    turns: Annotated[int, option("Number of repetitions.", min=1)] = 5,
-    out: Annotated[SomePath, option("Default: profile-BACKBONE.json.", "FILE")] = None,
-) -> None:
-    """Measure this machine's time for every stage of a backbone, for the `measured` clock (costs.profile).
-
-    On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
-    """
-
-
-@fleet.command("show")
-@runs("fleet:show", own_code=True)
+@runs(fleet, "show", "fleet:show", own_code=True)
 def fleet_show(target: Target = "demo", settings: Set = None) -> None:
     """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
 
 
-@fleet.command("whatif")
-@runs("fleet:whatif", own_code=True)
+@runs(fleet, "whatif", "fleet:whatif", own_code=True)
 def fleet_whatif(
     folders: Annotated[list[Path], argument("Finished run folders, or folders of them.", "RUN...")],
     other: Annotated[
@@ -186,14 +179,12 @@ def fleet_whatif(
     """Recompute time, energy and speedup of finished runs on other hardware; the allocation stays as recorded."""
 
 
-@model.command("describe")
-@runs("model:describe", own_code=True)
+@runs(model, "describe", "model:describe", own_code=True)
 def model_describe(target: Target = "demo", settings: Set = None) -> None:
     """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
 
 
-@model.command("evaluate")
-@runs("model:evaluate", own_code=True)
+@runs(model, "evaluate", "model:evaluate", own_code=True)
 def model_evaluate(
     folders: Annotated[list[Path], argument("Run folders, or folders of them.", "RUN...")],
     sensors: Annotated[
@@ -204,8 +195,7 @@ def model_evaluate(
     """Test the last model of runs again: with all sensors, those of every client, each alone, and any others."""
 
 
-@model.command("export")
-@runs("model:export", own_code=True)
+@runs(model, "export", "model:export", own_code=True)
 def model_export(
     run: Annotated[Path, argument("A run folder.", "RUN")],
     out: Annotated[Path, option("Folder for the export; empty or new.", "DIR")],
@@ -220,14 +210,12 @@ def model_export(
     """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
 
 
-@data.command("list")
-@runs("data:show_list")
+@runs(data, "list", "data:show_list")
 def data_list() -> None:
     """List the datasets, and which of them are on this machine."""
 
 
-@data.command("fetch")
-@runs("data:bring")
+@runs(data, "fetch", "data:bring")
 def data_fetch(
     name: Dataset,
     source: Annotated[SomePath, option("Use this download of your own.", "FILE|DIR", "--from")] = None,
@@ -236,14 +224,12 @@ def data_fetch(
     """Download a dataset (continuing a broken transfer), or use your own download; then verify it."""
 
 
-@data.command("verify")
-@runs("data:check")
+@runs(data, "verify", "data:check")
 def data_verify(name: Dataset) -> None:
     """Check digests and structure of a dataset's files."""
 
 
-@data.command("accept")
-@runs("data:accept")
+@runs(data, "accept", "data:accept")
 def data_accept(
     name: Dataset,
     stride_s: Annotated[float, option("Seconds from one window to the next.")] = 5.0,
@@ -253,8 +239,7 @@ def data_accept(
     """Verify, cache, describe, and train two rounds of every strategy; write a receipt to share."""
 
 
-@data.command("synth")
-@runs("data:make", json=False)
+@runs(data, "synth", "data:make", json=False)
 def data_synth(
     name: Dataset,
     out: Annotated[SomePath, option("Folder; default: where datasets are looked for.", "DIR")] = None,
@@ -264,8 +249,7 @@ def data_synth(
     """Write SYNTHETIC files in a dataset's original format, for use without the originals."""
 
 
-@data.command("describe")
-@runs("data:look", own_code=True)
+@runs(data, "describe", "data:look", own_code=True)
 def data_describe(
     name: Annotated[
         str,
@@ -287,8 +271,7 @@ def data_describe(
     """
 
 
-@data.command("shard")
-@runs("data:shard")
+@runs(data, "shard", "data:shard")
 def data_shard(
     name: Dataset,
     client: Annotated[int, option("Id of the client.", "N")],

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from actors.cli.groups import cluster, data, device, doctor, fleet, model, submit
-from actors.cli.options import Main, runs
+from actors.cli.groups import cluster, data, device, fleet, model
+from actors.cli.options import app, runs
 from actors.commands.options import (
     FetchTo,
     Jobs,
@@ -25,7 +25,6 @@ from actors.commands.options import (
     switch,
 )
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
 
@@ -55,8 +54,7 @@ grid = typer.Typer(
 GridFolder = Annotated[Path, argument("The grid's folder, e.g. runs/grid-smoke.", "DIR")]
 
 
-@grid.command("start")
-@runs("run:start_grid", without=("placement", "other_code"))
+@runs(grid, "start", "run:start_grid", without=("placement", "other_code"))
 def grid_start(
     target: Annotated[str, argument("A grid by name, or a file of your own.", "MODULE|FILE.py")],
     options: Options,
@@ -70,8 +68,9 @@ def grid_start(
     """
 
 
-@grid.command("resume")
 @runs(
+    grid,
+    "resume",
     "run:resume_grid",
     "address",
     "budget",
@@ -95,14 +94,12 @@ def grid_resume(
     """
 
 
-@grid.command("status")
-@runs("run:show_status", own_code=True)
+@runs(grid, "status", "run:show_status", own_code=True)
 def grid_status(folder: GridFolder) -> None:
     """List every cell with its status."""
 
 
-@grid.command("freeze")
-@runs("run:freeze_choices", own_code=True)
+@runs(grid, "freeze", "run:freeze_choices", own_code=True)
 def grid_freeze(
     folder: GridFolder,
     out: Annotated[SomePath, option("Default: results/tuned.json.", "FILE")] = None,
@@ -110,29 +107,15 @@ def grid_freeze(
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
 
 
-_EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {title}" for name, title in PRESETS.items())
 Folders = Annotated[list[Path], argument("Run folders, or folders of them.", "DIR...")]
 
-app = typer.Typer(
-    cls=Main,
-    name="relief-ray",
-    help="Federated learning for fleets whose devices differ in compute, sensors and data at once.",
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
 app.add_typer(grid, name="grid")
 app.add_typer(cluster, name="cluster")
-app.command("doctor")(doctor)
-app.command("submit")(submit)
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -158,8 +141,9 @@ def prepare(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
-@app.command(epilog=_PRESET_HELP)
 @runs(
+    app,
+    "run",
     "run:run_command",
     "strategies",
     "seeds",
@@ -173,6 +157,7 @@ def prepare(
     "dashboard",
     "claims",
     "as_json",
+    epilog=_PRESET_HELP,
 )
 def run(
     target: Annotated[str, argument("A preset, or a configuration file.", "PRESET|FILE.yaml")],
@@ -187,8 +172,7 @@ def run(
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
 
 
-@app.command()
-@runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json", own_code=True)
+@runs(app, "resume", "run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json", own_code=True)
 def resume(
     target: Annotated[str, argument("A run folder, a folder of them, or a mirror.", "DIR|URI")],
     options: Options,
@@ -203,8 +187,7 @@ def resume(
     """
 
 
-@app.command()
-@runs("results:compare_command")
+@runs(app, "compare", "results:compare_command")
 def compare(
     folders: Folders,
     out: Annotated[SomePath, option("Write table and figures there.", "DIR")] = None,
@@ -216,8 +199,7 @@ def compare(
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
 
 
-@app.command()
-@runs("results:report_command")
+@runs(app, "report", "results:report_command")
 def report(
     folders: Annotated[list[Path], argument("Folders of runs or grids.", "DIR...")],
     out: Annotated[
@@ -235,16 +217,14 @@ def report(
     """
 
 
-@app.command("ls")
-@runs("results:list_command")
+@runs(app, "ls", "results:list_command")
 def list_results(
     folder: Annotated[Path, argument("A folder of results.", "[DIR]")] = Path("runs"),
 ) -> None:
     """List the folders of runs below DIR, newest first: their progress, each method's F1, differing settings."""
 
 
-@app.command("plan-study")
-@runs("study:plan_study_command")
+@runs(app, "plan-study", "study:plan_study_command")
 def plan_study(
     question: StudyQuestion,
     folders: Annotated[list[Path] | None, argument("Finished runs whose scatter is used.", "[DIR]...")] = None,
@@ -252,8 +232,7 @@ def plan_study(
     """Say how many paired runs are needed to find a difference, and what a planned number can find."""
 
 
-@app.command()
-@runs("model:reproduce_command", own_code=True)
+@runs(app, "reproduce", "model:reproduce_command", own_code=True)
 def reproduce(
     target: Annotated[str, argument("A committed file or folder, and a cell of it.", "RESULTS#CELL")],
     out: Annotated[SomePath, option("Keep the rerun there.", "DIR")] = None,
@@ -262,8 +241,7 @@ def reproduce(
     """Compute a committed cell again and compare: equal bits, within tolerance, or different (exit code 6)."""
 
 
-@app.command()
-@runs("config:explain_command", own_code=True)
+@runs(app, "explain", "config:explain_command", own_code=True)
 def explain(
     run: Annotated[Path, argument("A run folder.", "RUN")],
     round_: Annotated[int, option("The round.", None, "--round")],
@@ -272,14 +250,12 @@ def explain(
     """Explain why a client trained its groups: deadline, budget, ranking, cut-off."""
 
 
-@app.command()
-@runs("conformance:strategies_command")
+@runs(app, "strategies", "conformance:strategies_command")
 def strategies(bibtex: Annotated[bool, switch("Print references instead.", "--bibtex")] = False) -> None:
     """List the methods that can be compared."""
 
 
-@app.command()
-@runs("config:config_command", own_code=True)
+@runs(app, "config", "config:config_command", own_code=True)
 def config(
     target: Annotated[
         SomeText,
@@ -291,8 +267,7 @@ def config(
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 
 
-@app.command()
-@runs("conformance:conformance_command")
+@runs(app, "conformance", "conformance:conformance_command")
 def conformance(
     target: Annotated[SomeText, argument("A name, my.module:MyMethod, :MyNet or :MY_DATA.", "[TARGET]")] = None,
     settings: Set = None,
@@ -310,8 +285,7 @@ def conformance(
         use_token(None)
 
 
-@app.command()
-@runs("config:new_command")
+@runs(app, "new", "config:new_command")
 def new(
     kind: Annotated[Literal["method", "dataset", "backbone", "grid"], argument("What to write.")],
     name: Annotated[str, argument("Name of the file, e.g. my_method.", "NAME")],
@@ -320,8 +294,7 @@ def new(
     """Write a short working file with tests, to start a method, data set, backbone or grid of your own."""
 
 
-@app.command()
-@runs("results:sync_command")
+@runs(app, "sync", "results:sync_command")
 def sync(
     folders: Folders,
     uri: Annotated[SomeText, option("An MLflow store; by default the run's own.")] = None,

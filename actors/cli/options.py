@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from actors.commands.options import AsJson, OwnCode
-from actors.terminal.exit_codes import INTERRUPTED, Result, report, say
+from actors.terminal.exit_codes import EXIT_CODES, INTERRUPTED, Result, report, say
 from actors.terminal.signals import interrupted, leave_at_once
 from relief_ray.support.errors import clipped
 from relief_ray.support.masking import mask_logs
@@ -91,11 +91,19 @@ def _read_settings(words: Sequence[str]) -> object:
 
 
 def runs(
-    target: str, *names: str, without: Collection[str] = (), json: bool = True, own_code: bool = False
+    group: typer.Typer,
+    name: str,
+    target: str,
+    *names: str,
+    without: Collection[str] = (),
+    json: bool = True,
+    own_code: bool = False,
+    epilog: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command carry out ``target``: ``module:function`` of ``actors.commands``, imported when it is called.
+    """Make a command of a group, called ``name``, that carries out ``target``.
 
-    What the command itself does comes first. The function gets the command's values by name, but for `--json`:
+    The target is ``module:function`` of ``actors.commands``, imported when the command is called. What the command
+    itself does comes first. The function gets the command's values by name, but for `--json`:
     settings read, an empty list where none was given. What it returns or yields (``Result``) is printed. A record among
     the command's parameters is a dataclass, of which the named fields, by default all that are ``Annotated`` but those
     ``without``, are options; the function gets one with what was chosen.
@@ -137,10 +145,10 @@ def runs(
             for result in [made] if isinstance(made, Result) else made or ():
                 result.show(as_json=as_json)
 
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__doc__ = command.__doc__
         called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return called
+        return group.command(name, epilog=epilog)(called)
 
     return running
 
@@ -234,3 +242,17 @@ def _in_words(text: str, words: list[str]) -> str:
     why = why.replace("Input should be", "expected a value")
     behind = [b for a, b in pairwise(words) if a == option] + [w.partition("=")[2] for w in words if f"{option}=" in w]
     return f"{option} {clipped(behind[-1])}: {why}" if behind else f"{option}: {why}"
+
+
+_EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
+app = typer.Typer(
+    cls=Main,
+    name="relief-ray",
+    help="Federated learning for fleets whose devices differ in compute, sensors and data at once.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

@@ -18,7 +18,7 @@ def declared() -> dict[str, set[str]]:
             for decorator in getattr(node, "decorator_list", ()):
                 if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "runs":
                     names = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
-                    found[ast.literal_eval(decorator.args[0])] = names - {"as_json", "own_code"}
+                    found[ast.literal_eval(decorator.args[2])] = names - {"as_json", "own_code"}
     return found
 
 
