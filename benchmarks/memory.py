@@ -116,8 +116,10 @@ def noise_on_disk(folder: Path, num_windows: int, channels: int, samples: int) -
 def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
     """One client that trains everything on one batch."""
     info = ClientInfo(id=0, name="client", device="A", modalities=SENSORS, num_windows=len(windows))
+    build = partial(MomentConfig(size=size).build, shape_of(channels, windows.window), 0)
     return Job(
-        build=partial(MomentConfig(size=size).build, shape_of(channels, windows.window), 0),
+        build=build,
+        layout=build().layout,
         trainer=TrainerConfig(lr=1e-3, batch_size=len(windows), missing="zero_input", engine="reuse"),
         fleet=Fleet(clients=(info,), modalities=SENSORS),
         clients=(windows,),

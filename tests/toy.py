@@ -292,6 +292,7 @@ def bench(
     clients, test = windows_for(fleet, folder)
     job = Job(
         build=make,
+        layout=make().layout,
         trainer=TrainerConfig(lr=lr, batch_size=batch_size, missing=missing, engine=engine),
         fleet=fleet,
         clients=clients,

@@ -14,7 +14,7 @@ from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type, where_raised
 from relief_ray.studies.spec import DATASETS, Cell, Level, Spec, cells
 from relief_ray.support.errors import Setting, UserError, nearest
-from tune_configs import frontier, paper_grids, search
+from tune_configs import frontier, paper_grids, plus, search
 from tune_configs.search import TUNED, read_tuned
 
 GRIDS: Mapping[str, Spec] = MappingProxyType(
@@ -34,6 +34,7 @@ GRIDS: Mapping[str, Spec] = MappingProxyType(
             frontier.FRONTIER_RATES,
             frontier.FRONTIER_SGD,
             frontier.FRONTIER_TEST,
+            plus.PLUS_PILOT,
             search.SEARCH_LR,
             search.SEARCH_SGD,
             search.SEARCH_OPTIMIZER,

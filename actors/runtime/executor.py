@@ -22,21 +22,25 @@ from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
 from actors.runtime.placement import Resources, WorkerGroup, open_workers, slots_per_node
 from actors.runtime.scheduling import Scheduler
-from actors.runtime.serialization import Packed, pack, unpack
+from actors.runtime.serialization import EncodedModel, Packed, pack, unpack
 from actors.runtime.worker import (
     EvalAnswer,
     EvalRequest,
     NeedsRows,
+    SentSums,
     SumAnswer,
     SumsRef,
     TrainAnswer,
     TrainRequest,
     added_up,
+    decoded,
     identify,
 )
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.config.runtime import RuntimeConfig
+from relief_ray.core.codec import decode
+from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Assignment, ClientId, EvalTarget, Json, Models, States, Trained, WeightedSum
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.experiment import ignore, never
@@ -44,6 +48,7 @@ from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks, e
 from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
 from relief_ray.training.job import BlockResult, Job, combine
+from relief_ray.training.local_step import NOTHING
 
 # The executor's side of a job's data: asks every node what it has, and sends rows to workers that ask for them.
 
@@ -55,16 +60,22 @@ class JobData:
     """A job's data by node, and the rows that were sent."""
 
     def __init__(
-        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, workers: Sequence[RemoteWorker], physical: bool
+        self,
+        job: Job,
+        ref: ray.ObjectRef[Job],
+        mode: DataMode,
+        workers: Sequence[RemoteWorker],
+        physical: bool,
+        encoded: bool,
     ) -> None:
         """Ask one worker of every other node for its data; it parses the dataset if necessary.
 
-        ``physical``: workers measure their calls.
+        ``physical``: workers measure their calls; ``encoded``: as in ``JobBox``.
 
         Raises:
             UserError: a node has other data than the driver, or has none and ``mode`` is ``node``.
         """
-        self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical)
+        self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical, encoded=encoded)
         self._sent: dict[str, ray.ObjectRef[WindowSet]] = {}
         self._workers, self._num_sent_bytes = workers, 0
         self._nodes = {} if job.data is None or mode == "ship" else _survey(workers, self.box)
@@ -223,8 +234,9 @@ class NodeSums:
     added up in client order and merged along the same tree.
     """
 
-    def __init__(self, blocks: Sequence[tuple[Assignment, ...]], deadline: Deadline) -> None:
+    def __init__(self, blocks: Sequence[tuple[Assignment, ...]], deadline: Deadline, layout: GroupLayout) -> None:
         """``blocks`` in client order, as ``reduction.blocks`` cuts them."""
+        self._layout = layout
         tasks = [{t.client: t for t in block} for block in blocks]
         self._blocks = [_Block(tasks=by_client, awaited=set(by_client)) for by_client in tasks]
         self._deadline, self._is_sent = deadline, False
@@ -254,26 +266,26 @@ class NodeSums:
 
     def _call(self, addends: Sequence[SumsRef | None], pieces: tuple[Piece, ...], node: str) -> Call:
         """A call for a block's sum, without a piece for that of all blocks."""
-        args = (addends, not pieces)
+        args = (addends, not pieces, self._layout)
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
-    def take(self, call: Call, sums: Packed[tuple[Sums, ...]] | SumsRef | None) -> list[tuple[int, Assignment]]:
+    def take(self, call: Call, sums: Packed[SentSums] | SumsRef | None) -> list[tuple[int, Assignment]]:
         """Take the outcome of one of ``calls``; if there is none, add up in this process.
 
         Returns the tasks that have to be trained once more, with their blocks, since their sums were lost.
         """
-        addends, is_tree = call.args
+        addends, is_tree, _ = call.args
         assert isinstance(addends, list)
         if sums is None:
-            sums = added_up(addends, bool(is_tree))
+            sums = added_up(addends, bool(is_tree), self._layout)
         if sums is None:
             self._is_sent = False
-            there = [added_up([total], False) is not None for total in addends] if is_tree else []
+            there = [added_up([total], False, self._layout) is not None for total in addends] if is_tree else []
             hit = [i for i, is_there in enumerate(there) if not is_there] if is_tree else [i for i, _ in call.pieces]
             return [again for number in hit for again in self._repeat(number)]
         if is_tree:
             assert isinstance(sums, Packed)
-            (self._sums,) = unpack(sums, copy=True)
+            self._sums = decoded(unpack(sums, copy=True)[0], self._layout)
         else:
             block = self._blocks[call.pieces[0][0]]
             block.total = ray.put(sums) if isinstance(sums, Packed) else sums
@@ -301,23 +313,23 @@ class NodeSums:
         return replace(trained, reduced=replace(trained.reduced, sums=self._sums))
 
 
-# Name of a view of the server's models -> what a call brings its worker: the object itself, or a box with it.
-Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]
+# A client's task -> what a call brings its worker: the models, the client's own, or a box with that.
+Supply = Callable[[Assignment], "ray.ObjectRef[Packed[Models]] | ray.ObjectRef[Packed[EncodedModel]] | ModelBox"]
 
 
-def add_answer(gather: Gather | NodeSums, call: Call, answer: TrainAnswer) -> float:
+def add_answer(gather: Gather | NodeSums, call: Call, answer: TrainAnswer, layout: GroupLayout) -> float:
     """Add a worker's answer to the round; return the compute seconds of its slowest client.
 
     Sums are views of the received arrays, all else gets memory of its own.
     """
-    rest: tuple[BlockResult, ...] = unpack(answer.rest, copy=True)
+    rest: tuple[BlockResult, ...] = tuple(_with_values(each, layout) for each in unpack(answer.rest, copy=True))
     if isinstance(gather, NodeSums):
         assert not isinstance(answer.sums, Packed)
         ((block, part),), (result,) = call.pieces, rest
         gather.add(block, [t.client for t in part], result, answer.sums, answer.identity.node)
     else:
         assert isinstance(answer.sums, Packed)
-        sums: tuple[Sums, ...] = unpack(answer.sums)
+        sums = tuple(decoded(each, layout) for each in unpack(answer.sums))
         if answer.nodes is not None:
             numbers = (block for block, _ in call.pieces)
             gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
@@ -326,6 +338,12 @@ def add_answer(gather: Gather | NodeSums, call: Call, answer: TrainAnswer) -> fl
                 gather.add(block, [t.client for t in part], replace(result, sums=summed))
     receipts = (r for result in rest for r in (*result.receipts, *result.refused))
     return max((r.work.measured.compute_s for r in receipts), default=0.0)
+
+
+def _with_values(result: BlockResult, layout: GroupLayout) -> BlockResult:
+    """A result whose single updates have the values of their payloads."""
+    updates = (replace(u, delta=decode(layout, u.payload)[1], payload=b"") if u.payload else u for u in result.updates)
+    return replace(result, updates=tuple(updates))
 
 
 _START_S, _START_PER_WORKER_S = 60.0, 10.0
@@ -381,7 +399,8 @@ class RayExecutor:
             boxed=options.physical,
             on_note=on_note,
         )
-        self._data = JobData(job, group.job, options.data, workers, options.physical)
+        self._is_encoded = options.mode == "actors"
+        self._data = JobData(job, group.job, options.data, workers, options.physical, self._is_encoded)
         self._tester: Worker | None = None
         worker_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._worker_of = self._data.by_shards(worker_of, lambda i, j: specs[i].bundle == specs[j].bundle)
@@ -409,7 +428,7 @@ class RayExecutor:
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
         calls = self._scheduler.calls(cut)
-        gather = NodeSums(cut, deadline) if self._keeps_sums(cut, calls) else Gather(cut)
+        gather = NodeSums(cut, deadline, self._job.layout) if self._keeps_sums(cut, calls) else Gather(cut)
         near = self._near(tasks) if isinstance(gather, NodeSums) else None
         call_for = partial(self._train_call, round_, self._supply(models), states, deadline, near)
         # Whole blocks in one call: the worker merges their sums as far as it can.
@@ -417,7 +436,7 @@ class RayExecutor:
         for call, outcome in self.pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
-                self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
+                self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome, self._job.layout))
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
             elif isinstance(gather, NodeSums) and call.method == "add_up":
@@ -511,7 +530,7 @@ class RayExecutor:
                 keeps_sums=near is not None,
             )
         )
-        model = supply(parts[0][0].view)
+        model = supply(parts[0][0])
         self.pool.moved_bytes += request.nbytes
         return Call(
             method="train",
@@ -543,8 +562,7 @@ class RayExecutor:
         """
         workers = self._data.testers
         if not workers:
-            self._tester = self._tester or Worker(self._job)
-            return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
+            return dict(sorted(self._here.evaluate(models, targets, states, part).items()))
         model = self._put(models)
         number = max(1, min(len(workers), self.pool.num_places, len(self._job.parts[part])))
         bound = workers[:number] if len(workers) < len(self.pool.workers) else []
@@ -596,21 +614,38 @@ class RayExecutor:
         return self._sent[1]
 
     def _supply(self, models: Models) -> Supply:
-        """The models of a round for its calls: one object for all, or on devices one for each, of its own view."""
-        if not self._options.physical:
+        """The models of a round for its calls: one object for all, or each client's own as the codec writes it."""
+        if not self._is_encoded:
             shared = self._put(models)
-            return lambda view: shared
-        contents: dict[str, Packed[Models]] = {}
+            return lambda task: shared
+        contents: dict[object, tuple[Packed[EncodedModel], ray.ObjectRef[Packed[EncodedModel]]]] = {}
 
-        def own(view: str) -> ModelBox:
-            if view not in contents:
-                contents[view] = pack({view: dict(models[view])})
-            content = contents[view]
-            self.pool.moved_bytes += content.nbytes
+        def own(task: Assignment) -> ray.ObjectRef[Packed[EncodedModel]] | ModelBox:
+            held = frozenset(filter(task.holds, models[task.view]))
+            present = self._job.fleet[task.client].modalities
+            key = task.view, frozenset(task.down.items()), held, present, task.omit_absent, task.output
+            if key not in contents:
+                packed = pack(self._encoded(models, task, is_whole=len(held) == len(models[task.view])))
+                contents[key] = packed, ray.put(packed)
+            packed, ref = contents[key]
+            self.pool.moved_bytes += packed.nbytes
             # An object of its own comes from the server; a common one might come from another device that has it.
-            return ModelBox(ref=ray.put(content), nbytes=content.nbytes)
+            return ModelBox(ref=ray.put(packed), nbytes=packed.nbytes) if self._options.physical else ref
 
         return own
+
+    def _encoded(self, models: Models, task: Assignment, is_whole: bool) -> EncodedModel:
+        """What the client of a task receives; the networks that it does not are computed with here."""
+        if is_whole:
+            return EncodedModel.of(self._job, task, models[task.view], NOTHING, ())
+        runs = self._here.runs
+        return EncodedModel.of(self._job, task, *runs.received(models, task), runs.charged(task))
+
+    @property
+    def _here(self) -> Worker:
+        """A worker in this process."""
+        self._tester = self._tester or Worker(self._job)
+        return self._tester
 
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""

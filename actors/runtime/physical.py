@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import ray
 
-from actors.runtime.serialization import Packed
-from relief_ray.core.messages import ClientId, Measured, Models, OnDevice
+from actors.runtime.serialization import EncodedModel, Packed
+from relief_ray.core.messages import ClientId, Measured, OnDevice
 from relief_ray.devices.meter import PowerMeter
 from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.support.process import Device, device_name
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class ModelBox:
     """A model object that one client fetches itself; ``nbytes``: its length."""
 
-    ref: ray.ObjectRef[Packed[Models]]
+    ref: ray.ObjectRef[Packed[EncodedModel]]
     nbytes: int
 
 
@@ -47,12 +47,12 @@ class DeviceWatch(PowerMeter):
         super().__init__(self._board)
         self._down_s: float | None = None
 
-    def fetch(self, box: ModelBox) -> Packed[Models]:
+    def fetch(self, box: ModelBox) -> Packed[EncodedModel]:
         """Fetch the model and take the time."""
         began_s = time.monotonic()
-        models: Packed[Models] = ray.get(box.ref)
+        model: Packed[EncodedModel] = ray.get(box.ref)
         self._down_s = time.monotonic() - began_s
-        return models
+        return model
 
     def measured(self, device: Device) -> OnDevice:
         """Measurements of the call; ``device``: where the client was trained."""

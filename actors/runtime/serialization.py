@@ -11,8 +11,9 @@ import io
 import pickle
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -23,10 +24,17 @@ from numpy.typing import NDArray
 from ray import cloudpickle
 from torch import Tensor
 
+from relief_ray.core.codec import cut, decode, decode_rows, encode, encode_rows
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import Assignment
 from relief_ray.plugins.blame import take_as_copies, take_as_users
 from relief_ray.plugins.load import SourceFile, digests, sources
+from relief_ray.server.reduction import Sums
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha256_of
+from relief_ray.training.forward_plan import Values
+from relief_ray.training.job import Job
+from relief_ray.training.local_step import Received
 
 # Sends values that refer to a user's own classes to other processes, together with their source files.
 #
@@ -109,6 +117,94 @@ def _place_of(module: str) -> str:
     if file is None:
         return ""
     return f"{path}/__init__.py" if Path(file).name == "__init__.py" else f"{path}.py"
+
+
+# A client's own model and update as the codec writes them, where each client has a worker.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedModel:
+    """What one client receives of a server's model, and what it has beside that."""
+
+    view: str
+    payload: Tensor
+    """``codec.encode`` of its download, uint8."""
+    rows: Tensor
+    """``codec.encode_rows`` of what comes down in place of absent sensors' networks, uint8; empty: nothing does."""
+    own: Params
+    """Groups of which it has values from before: its own, or the initial ones."""
+    known: Values
+    """Outputs of absent sensors' networks that need not come down, since they are 0."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shapes of the outputs in ``rows``."""
+
+    @classmethod
+    def of(
+        cls, job: Job, task: Assignment, start: Params, received: Received, charged: Collection[str]
+    ) -> EncodedModel:
+        """``start``, ``received``, ``charged``: as ``training.executor.ClientRuns`` has them."""
+        layout, down = job.layout, task.down
+        came = {name: received.rows[name] for name in charged}
+        return cls(
+            view=task.view,
+            payload=_as_tensor(encode(layout, down, cut(layout, down, start), job.trainer.wire.down) if down else b""),
+            rows=_as_tensor(encode_rows(came) if came else b""),
+            own={j: value for j, value in start.items() if not (j in down and down[j].whole)},
+            known={name: row for name, row in received.rows.items() if name not in came},
+            shapes={name: tuple(row.shape) for name, row in came.items()},
+        )
+
+    def start(self, layout: GroupLayout) -> Params:
+        """The client's model: what came down, over what it had."""
+        params = dict(self.own)
+        selection, values = decode(layout, self.payload) if len(self.payload) else ({}, {})
+        for j, part in selection.items():
+            if part.whole:
+                params[j] = values[j]
+            else:
+                params[j] = self.own[j].clone()
+                params[j][layout.indices(j, part)] = values[j]
+        return params
+
+    def received(self) -> Received:
+        """What stands for absent sensors' networks."""
+        came = decode_rows(self.rows.numpy().tobytes()) if len(self.rows) else {}
+        rows = {name: row.view(self.shapes[name]) for name, row in came.items()}
+        return Received(rows={**self.known, **rows}, nbytes=len(self.rows))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedSums:
+    """Sums over one client, whose values are those of its encoded update."""
+
+    sums: Sums
+    """Without values."""
+    payload: Tensor
+    """``codec.encode`` of the update, uint8."""
+
+    @classmethod
+    def of(cls, sums: Sums, payload: bytes) -> EncodedSums:
+        """Leave the values out of a client's sums."""
+        return cls(sums=_with_values(sums, defaultdict(lambda: _NOTHING)), payload=_as_tensor(payload))
+
+    def decoded(self, layout: GroupLayout) -> Sums:
+        """The sums with the values of the update."""
+        return _with_values(self.sums, decode(layout, self.payload)[1])
+
+
+_NOTHING = torch.empty(0)
+
+
+def _with_values(sums: Sums, values: Params) -> Sums:
+    return {
+        bucket: {j: replace(part, plain=values[j], weighted=values[j]) for j, part in parts.items()}
+        for bucket, parts in sums.items()
+    }
+
+
+def _as_tensor(payload: bytes) -> Tensor:
+    """A payload as a tensor of bytes (n,), which ``pack`` sends beside its pickle."""
+    return torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy())
 
 
 Flat = NDArray[np.generic]

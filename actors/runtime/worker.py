@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import ray
 import torch
@@ -18,9 +18,10 @@ from torch import Tensor
 from actors.runtime import serialization
 from actors.runtime.errors import errno_travels, hang_watched
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
-from actors.runtime.serialization import Packed, pack, unpack
+from actors.runtime.serialization import EncodedModel, EncodedSums, Packed, pack, unpack
 from actors.runtime.worker_data import JobBox, NodeData, RowBoxes, Wanted, WorkerData
 from relief_ray import __version__
+from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Assignment, EvalTarget, Models, OnDevice, States
 from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, merge_blocks
@@ -74,8 +75,10 @@ def check(mine: Identity, theirs: Identity) -> None:
         )
 
 
+# Sums as they travel.
+SentSums = tuple["Sums | EncodedSums", ...]
 # What stays on a node; its worker owns it, so it is lost with that process.
-SumsRef = ray.ObjectRef[Packed[tuple[Sums, ...]]]
+SumsRef = ray.ObjectRef[Packed[SentSums]]
 
 # Sums that do not come within this time lie on a node that is lost.
 _FETCH_S = 20.0
@@ -135,7 +138,7 @@ class TrainAnswer(Answer):
     """Seconds that it took."""
     peak_mib: float
     """The most memory (MiB) that the process has held since it began."""
-    sums: Packed[tuple[Sums, ...]] | SumsRef
+    sums: Packed[SentSums] | SumsRef
     """Per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once."""
     nodes: tuple[Node, ...] | None
     """Nodes of the tree into which the sums of complete blocks were merged; None: sums are by part."""
@@ -149,7 +152,7 @@ class TrainAnswer(Answer):
 class SumAnswer(Answer):
     """Sum of sums that lay on nodes."""
 
-    sums: Packed[tuple[Sums, ...]] | SumsRef | None
+    sums: Packed[SentSums] | SumsRef | None
     """None where an addend was lost; a reference to what stays on this worker's node."""
 
 
@@ -201,7 +204,11 @@ class ClientWorker:
 
     @errno_travels()
     def train(
-        self, box: JobBox, models: Packed[Models] | ModelBox, request: Packed[TrainRequest], rows: RowBoxes
+        self,
+        box: JobBox,
+        models: Packed[Models] | Packed[EncodedModel] | ModelBox,
+        request: Packed[TrainRequest],
+        rows: RowBoxes,
     ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
         """Train the request's clients in order; ``rows``: windows that were sent along.
 
@@ -218,19 +225,22 @@ class ClientWorker:
             if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
                 return NeedsRows(identity=identify(), wanted=missing)
             if not isinstance(models, ModelBox):
-                return self._trained(data, unpack(models), unpacked)
+                return self._trained(data, unpack(cast("Packed[Models | EncodedModel]", models)), unpacked)
             watch = DeviceWatch()
             with watch:
                 answer = self._trained(data, unpack(watch.fetch(models)), unpacked)
             device = self._ready(data).job.trainer.device
             return AnswerBox(ref=ray.put(replace(answer, on_device=watch.measured(device))))
 
-    def _trained(self, data: WorkerData, models: Models, request: TrainRequest) -> TrainAnswer:
-        worker, began = self._ready(data), perf_counter()
-        results = worker.train_blocks(request.round, models, request.parts, request.states)
+    def _trained(self, data: WorkerData, models: Models | EncodedModel, request: TrainRequest) -> TrainAnswer:
+        worker, began, received = self._ready(data), perf_counter(), None
+        if isinstance(models, EncodedModel):
+            received, models = models.received(), {models.view: models.start(data.job.layout)}
+        results = worker.train_blocks(request.round, models, request.parts, request.states, received)
+        sums: SentSums
         if request.whole_blocks is None:
             parts, nodes = tuple(results), None
-            rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
+            rest, sums = tuple(map(_without_values, parts)), tuple(map(_sums_of, parts))
         else:
             rest, merged = merge_whole(results, *request.whole_blocks)
             sums, nodes = tuple(merged.values()), tuple(merged)
@@ -245,9 +255,9 @@ class ClientWorker:
             fetched_bytes=data.fetched_bytes,
         )
 
-    def add_up(self, addends: Sequence[SumsRef], are_blocks: bool) -> SumAnswer:
+    def add_up(self, addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout) -> SumAnswer:
         """Add up the sums of consecutive clients of a block, in their order; or of all blocks, along the tree."""
-        packed = added_up(addends, are_blocks)
+        packed = added_up(addends, are_blocks, layout)
         return SumAnswer(identity=identify(), sums=packed if packed is None or are_blocks else ray.put(packed))
 
     @errno_travels()
@@ -278,16 +288,40 @@ class ClientWorker:
         if self._worker is None:
             if data.node_data().kind == "none":  # rows that were sent count as moved in the job that fetches them
                 self._inputs = InputCache()
-            self._worker = Worker(data.job.on_this_machine(), data.readable, inputs=self._inputs)
+            job = data.job.on_this_machine()
+            if data.box.encoded:
+                job = replace(job, trainer=replace(job.trainer, wire=replace(job.trainer.wire, keeps_payload=True)))
+            self._worker = Worker(job, data.readable, inputs=self._inputs)
         return self._worker
 
 
-def added_up(addends: Sequence[SumsRef], are_blocks: bool) -> Packed[tuple[Sums, ...]] | None:
+def _sums_of(result: BlockResult) -> Sums | EncodedSums:
+    """A part's sums, encoded where they are of one client whose update is."""
+    return EncodedSums.of(result.sums, result.payloads[0]) if result.sums and result.payloads else result.sums
+
+
+def _without_values(result: BlockResult) -> BlockResult:
+    """Everything else: single updates have their payload in place of their values, where there is one."""
+    pairs = zip(result.updates, result.payloads, strict=False)
+    encoded = tuple(replace(update, delta={}, payload=payload) for update, payload in pairs)
+    return replace(result, sums={}, updates=encoded or result.updates, payloads=())
+
+
+def decoded(sums: Sums | EncodedSums, layout: GroupLayout) -> Sums:
+    """Sums with their values."""
+    return sums.decoded(layout) if isinstance(sums, EncodedSums) else sums
+
+
+def added_up(addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout) -> Packed[SentSums] | None:
     """Add up sums that lie on nodes, as ``add_up`` does; None if one is lost or late."""
     try:
-        parts = [sums for packed in ray.get(list(addends), timeout=_FETCH_S) for sums in unpack(packed)]
+        packs = ray.get(list(addends), timeout=_FETCH_S)
     except RayError:
         return None
+    parts: list[Sums] = []
+    for packed in packs:
+        sent: SentSums = unpack(packed)
+        parts += [decoded(sums, layout) for sums in sent]
     if are_blocks:
         return pack((merge_blocks(parts),))
     running = Accumulator()

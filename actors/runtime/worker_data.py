@@ -41,6 +41,8 @@ class JobBox:
     """Ray's id of the node on which the windows' file is."""
     physical: bool = False
     """Whether workers measure their calls, as devices (``runtime.physical``)."""
+    encoded: bool = False
+    """Whether models and updates travel as the codec writes them, each client's by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

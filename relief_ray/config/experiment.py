@@ -31,6 +31,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from relief_ray.config.keys import Key, expectation, keys_of, unknown_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
+from relief_ray.core.codec import Format, Wire
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
@@ -195,6 +196,22 @@ class RecordConfig(FrozenConfig):
     """Rounds between two comparisons of all pairs of clients' fusion updates; 0: never."""
 
 
+class TransferConfig(FrozenConfig):
+    """Formats of models and updates on the way between server and clients, the same for every method."""
+
+    up: Format = "float32"
+    """Format of updates; ``int8`` has a scale for each tensor."""
+    down: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Format of the server's models, in which they are also tested."""
+    download: Literal["whole", "reachable"] = "whole"
+    """``reachable``: a client receives no networks of sensors that it lacks."""
+
+    @property
+    def wire(self) -> Wire:
+        """The same as workers take it."""
+        return Wire(up=self.up, down=self.down, reachable=self.download == "reachable")
+
+
 class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
@@ -213,6 +230,8 @@ class ExperimentConfig(FrozenConfig):
     """The model: ``cnn``, ``moment_lora``, or one of your own."""
     training: TrainingConfig = TrainingConfig()
     """Local training: epochs, batch size, optimizer, learning rate, engine."""
+    transfer: TransferConfig = TransferConfig()
+    """Formats on the wire, and what a client receives."""
     server: ServerConfig = ServerConfig()
     """The optimizer of the server, none by default."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -252,6 +271,15 @@ class ExperimentConfig(FrozenConfig):
             raise ValueError(
                 f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "
                 "mean of updates; set server.optimizer=none, or take a method that averages (fedavg, fedprox, relief)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reachable_is_enough(self) -> ExperimentConfig:
+        if self.transfer.download == "reachable" and (reason := self.strategy.only_whole):
+            raise ValueError(
+                f"transfer.download = 'reachable' with strategy {self.label()}: {reason}, expected 'whole'; set "
+                "transfer.download=whole, or take a method that trains within a client's reach (relief, harmony)"
             )
         return self
 

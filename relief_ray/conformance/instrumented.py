@@ -16,12 +16,10 @@ import torch
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.conformance.rules import Broken
 from relief_ray.core.client import ClientContext, LocalStep
-from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.federated import Strategy
-from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Receipt, ServerState, Update
 from relief_ray.plugins.blame import PROJECT
-from relief_ray.plugins.contract import held, least_nbytes, with_functions
+from relief_ray.plugins.contract import held, with_functions
 from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.training.local_step import is_mean_over_windows
@@ -50,7 +48,7 @@ def _watched(name: str, function: Callable[..., object], *arguments: object) -> 
     if drawn := sorted(each for each in generators if now[each] != generators[each]):
         raise Broken("randomness", f"{name} drew from {', '.join(drawn)}")
     if isinstance(value, Update) and isinstance(value.receipt, Receipt) and isinstance(arguments[0], ClientContext):
-        _check_bytes(value, arguments[0].layout)
+        _check_bytes(value)
     return value
 
 
@@ -69,25 +67,22 @@ def _inputs_sha256(arguments: Iterable[object]) -> list[str]:
     return [state_sha256(state) for state in states]
 
 
-def _check_bytes(update: Update, layout: GroupLayout) -> None:
-    """Refuse a receipt that charges fewer bytes than are sent; a table may charge more.
+def _check_bytes(update: Update) -> None:
+    """Refuse a receipt that charges fewer bytes beside the payload than its ``stats`` have.
 
-    What is sent: ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``, however
-    they are encoded no shorter than each distinct value once.
+    However they are encoded, they are no shorter than each distinct value once.
 
     Raises:
         Broken: rule ``bytes``.
     """
-    receipt, task = update.receipt, update.receipt.assignment
-    if any(j not in layout for j in (*task.down, *task.up)):
-        return  # reported by the rule `allocation`
-    shortest = least_nbytes(layout, update) + sum(
-        torch.unique(value).numel() * value.element_size() for value in receipt.stats.values()
-    )
-    received = encoded_nbytes(layout, task.down) if task.down else 0
-    for name, charged, least in (("up", receipt.bytes_up, shortest), ("down", receipt.bytes_down, received)):
-        if charged < least:
-            raise Broken("bytes", f"client {task.client}: {charged} bytes {name}, its payload has at least {least}")
+    receipt = update.receipt
+    least = sum(torch.unique(value).numel() * value.element_size() for value in receipt.stats.values())
+    if receipt.bytes_up < least:
+        raise Broken(
+            "bytes",
+            f"client {receipt.assignment.client}: {receipt.bytes_up} bytes up beside its payload, its statistics have "
+            f"at least {least}",
+        )
 
 
 def _generators() -> dict[str, bytes]:

@@ -56,8 +56,8 @@ RULES: Mapping[str, Rule] = {
         "return a new ServerState or update; write theta + step, not theta.add_(step)",
     ),
     "bytes": Rule(
-        "receipts charge at least the length of what is sent, its statistics too",
-        "leave Receipt.bytes_up as it is, or take relief_ray.core.codec.encoded_nbytes or sparse_nbytes",
+        "receipts charge at least the length of the statistics that are sent beside the update",
+        "let `after` add their bytes to Receipt.bytes_up; the update's own are added when it is sent",
     ),
     "state": Rule(
         "the state is float32 vectors of all groups per model, tensors, and JSON values",

@@ -1,4 +1,8 @@
-"""The format by which transferred bytes are counted: a JSON header, then float32 little-endian values by group.
+"""The format of values on the wire: a JSON header, then the values of each group, in one of four formats.
+
+``float32``, ``float16`` and ``bfloat16`` are rounded to the nearest, half to even. ``int8`` has for each tensor of a
+group, as it is sent, ``s = float32(max |x|) / 127`` and codes ``rint(x / s)``, half to even; a group's scales stand
+before its codes. Where ``s`` is below the smallest normal float32, the codes are 0. Decoded: ``float32(code) s``.
 
 A sparse payload has one bit per value, packed group by group, and then the values whose bit is set.
 """
@@ -8,15 +12,63 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import isfinite
+from typing import Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
+from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Kind, Params, Part, Selection, all_finite
+from relief_ray.core.messages import Models, Update
 
-MAGIC, SPARSE = b"RLF1", b"RLS1"
+Format = Literal["float32", "float16", "bfloat16", "int8"]
+_TYPES: Final[Mapping[Format, torch.dtype]] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+}
+# First bytes of a payload, by format and whether it is sparse.
+_MAGIC: Final[Mapping[tuple[Format, bool], bytes]] = {
+    ("float32", False): b"RLF1",
+    ("float32", True): b"RLS1",
+    ("float16", False): b"RLH1",
+    ("float16", True): b"RLH2",
+    ("bfloat16", False): b"RLB1",
+    ("bfloat16", True): b"RLB2",
+    ("int8", False): b"RLI1",
+    ("int8", True): b"RLI2",
+}
+_ROWS = b"RLR1"
+_LARGEST: Final[Mapping[Format, float]] = {
+    form: torch.finfo(torch.float32 if form == "int8" else kind).max for form, kind in _TYPES.items()
+}
+_LARGEST_CODE = 127
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+Rows = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wire:
+    """How values travel between server and clients (``transfer``).
+
+    Attributes:
+        up: format of updates.
+        down: format of models; never ``int8``.
+        reachable: whether a client receives what its sensors reach alone.
+        keeps_payload: whether updates keep their encoded form, which then travels in their place.
+    """
+
+    up: Format = "float32"
+    down: Format = "float32"
+    reachable: bool = False
+    keeps_payload: bool = False
+
+
+FLOAT32: Final = Wire()
 
 
 def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
@@ -24,24 +76,40 @@ def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tens
     return {j: params[j] if part == WHOLE else params[j][layout.indices(j, part)] for j, part in selection.items()}
 
 
-def encode(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> bytes:
-    """Encode the selected part of each group; ``params[j]`` holds exactly the selected values."""
+def encode(
+    layout: GroupLayout,
+    selection: Selection,
+    params: Mapping[GroupId, Tensor],
+    form: Format = "float32",
+    kept: Mapping[GroupId, Tensor] | None = None,
+) -> bytes:
+    """Encode the selected part of each group; ``params[j]`` holds exactly the selected values.
+
+    ``kept[j]``: a bool for each selected value, where the others are zero and need not be sent.
+    """
     header = _header(layout, selection)
-    body = b"".join(params[j].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)
-    return MAGIC + struct.pack("<I", len(header)) + header + body
+    pieces = [_MAGIC[form, kept is not None], struct.pack("<I", len(header)), header]
+    pieces += [np.packbits(kept[j].numpy()).tobytes() for j in selection] if kept is not None else []
+    for j, part in selection.items():
+        scales, codes = _coded(params[j], layout.lengths(j, part), form)
+        pieces += [_bytes(scales), _bytes(codes if kept is None else codes[kept[j]])]
+    return b"".join(pieces)
 
 
-def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId, Tensor]]:
-    """Read what ``encode`` wrote.
+def decode(layout: GroupLayout, payload: bytes | Tensor) -> tuple[Selection, dict[GroupId, Tensor]]:
+    """Read what ``encode`` wrote, as bytes or a tensor of them: float32 values, 0 where a sparse payload has none.
 
     Raises:
         ValueError: not our format, an unknown group, or a length that the header does not announce.
     """
-    if payload[:4] != MAGIC:
-        raise ValueError(f"payload starts with {payload[:4]!r}, expected {MAGIC!r}")
+    data = memoryview(payload.numpy().data if isinstance(payload, Tensor) else payload)
+    known = {magic: key for key, magic in _MAGIC.items()}
+    if (magic := bytes(data[:4])) not in known:
+        raise ValueError(f"payload starts with {magic!r}, expected one of {list(known)}")
+    form, is_sparse = known[magic]
     try:
-        (length,) = struct.unpack_from("<I", payload, 4)
-        rows = json.loads(payload[8 : 8 + length])
+        (length,) = struct.unpack_from("<I", data, 4)
+        rows = json.loads(bytes(data[8 : 8 + length]))
         selection = {j: _part(*fields) for j, *fields, _ in rows}
         if len(selection) != len(rows):
             raise ValueError("a group is named twice")
@@ -51,44 +119,204 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
             raise ValueError("its counts are not those of the layout")
     except (struct.error, TypeError, ValueError) as error:
         raise ValueError(f"payload header cannot be read: {error}") from error
-    start, expected = 8 + length, 4 * layout.num_values(selection)
-    if len(payload) - start != expected:
-        raise ValueError(f"payload holds {len(payload) - start} bytes of values, its header announces {expected}")
+    sizes = {j: layout.num_values({j: part}) for j, part in selection.items()}
+    read = _Reader(data, 8 + length)
+    kept = {j: read.bits(n) for j, n in sizes.items()} if is_sparse else {}
+    num_kept = sum(int(mask.sum()) for mask in kept.values()) if is_sparse else None
+    held = len(data) - 8 - length
+    announced = encoded_nbytes(layout, selection, form, num_kept) - 8 - len(_header(layout, selection))
+    if held != announced:
+        raise ValueError(f"payload holds {held} bytes of values, its header announces {announced}")
     params: dict[GroupId, Tensor] = {}
     for j, part in selection.items():
-        count = layout.num_values({j: part})
-        values = np.frombuffer(payload, dtype="<f4", count=count, offset=start)
-        params[j] = torch.from_numpy(values.astype(np.float32))
-        start += values.nbytes
+        lengths = layout.lengths(j, part)
+        scales = read.tensor(torch.float32, len(lengths) if form == "int8" else 0)
+        codes = read.tensor(_TYPES[form], int(kept[j].sum()) if is_sparse else sizes[j])
+        if is_sparse:
+            codes = torch.zeros(sizes[j], dtype=codes.dtype).masked_scatter_(kept[j], codes)
+        params[j] = _decoded(scales, codes, lengths)
     return selection, params
 
 
-def encode_sparse(
-    layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor], kept: Mapping[GroupId, Tensor]
-) -> bytes:
-    """Encode each group's selected values that are kept; ``kept[j]`` has a bool for each selected value."""
-    header = _header(layout, selection)
-    bits = b"".join(np.packbits(kept[j].numpy()).tobytes() for j in selection)
-    body = b"".join(params[j][kept[j]].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)
-    return SPARSE + struct.pack("<I", len(header)) + header + bits + body
+class _Reader:
+    """Reads a payload's values from ``at`` on."""
+
+    def __init__(self, payload: bytes | memoryview, at: int) -> None:
+        self._bytes, self.at = np.frombuffer(payload, dtype=np.uint8), at
+
+    def tensor(self, dtype: torch.dtype, number: int) -> Tensor:
+        """The next ``number`` values, copied; fewer where the payload ends."""
+        if not number:
+            return torch.empty(0, dtype=dtype)
+        first, self.at = self.at, self.at + number * dtype.itemsize
+        return torch.from_numpy(self._bytes[first : self.at].copy()).view(dtype)
+
+    def bits(self, number: int) -> Tensor:
+        """The next ``number`` bits as bools; they begin with a byte."""
+        packed = self.tensor(torch.uint8, -(-number // 8))
+        return torch.from_numpy(np.unpackbits(packed.numpy(), count=number).astype(bool))
 
 
-def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
-    """``len(encode(...))`` without encoding."""
-    return _encoded_nbytes(layout, tuple(selection.items()))
+def rounded(layout: GroupLayout, selection: Selection, params: Params, form: Format) -> Params:
+    """Selected values as they come out of ``decode(encode(...))``, float32; ``float32`` leaves them as they are."""
+    if form == "float32":
+        return params
+    return {
+        j: _decoded(*_coded(params[j], lengths := layout.lengths(j, part), form), lengths)
+        for j, part in selection.items()
+    }
 
 
-def sparse_nbytes(layout: GroupLayout, selection: Selection, num_kept: int) -> int:
-    """``len(encode_sparse(...))`` of a payload that keeps ``num_kept`` values."""
+def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
+    """An update as its server decodes it, rounded once, with the bytes that travelled both ways.
+
+    Its receipt held the bytes beside the two payloads. An update that its format cannot hold has the reason in
+    ``refusal``, with its values as they were.
+    """
+    receipt, task = update.receipt, update.receipt.assignment
+    up, kept = task.charged_up or task.up, update.kept or None
+    num_kept = None if kept is None else sum(int(mask.sum()) for mask in kept.values())
+    receipt = replace(
+        receipt,
+        bytes_up=receipt.bytes_up + (encoded_nbytes(layout, up, wire.up, num_kept) if up else 0),
+        bytes_down=receipt.bytes_down + (encoded_nbytes(layout, task.down, wire.down) if task.down else 0),
+    )
+    update = replace(update, receipt=receipt, kept={})
+    if wire.keeps_payload:
+        update = replace(update, payload=encode(layout, task.up, update.delta, wire.up, kept))
+    if wire.up == "float32":
+        return update
+    delta = rounded(layout, task.up, update.delta, wire.up)
+    if refusal := _unfit(update.delta, delta, wire.up):
+        return replace(update, refusal=refusal)
+    return replace(update, delta=delta, receipt=replace(receipt, underflow=_underflow(update.delta, delta)))
+
+
+def _underflow(params: Params, decoded: Params) -> float:
+    """Share of nonzero values that became 0."""
+    before, after = (sum(int(x.count_nonzero()) for x in values.values()) for values in (params, decoded))
+    return (before - after) / before if before else 0.0
+
+
+def _unfit(params: Params, decoded: Params, form: Format) -> str:
+    """Which group has a value that ``form`` cannot hold, and the value; empty where all are finite."""
+    for j, values in decoded.items():
+        if not all_finite(values):
+            value = float(params[j][~params[j].isfinite()][0]) if not all_finite(params[j]) else _largest(params[j])
+            why = f"is beyond {form}, whose largest value is {_LARGEST[form]:g}"
+            return f"group {j!r}: {value:g} {why if isfinite(value) else f'cannot be sent as {form}'}"
+    return ""
+
+
+def _largest(values: Tensor) -> float:
+    """The value that is farthest from 0."""
+    return float(values[int(values.abs().argmax())])
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """``D(theta)``, the server's models as clients decode them, made once for each model.
+
+    Attributes:
+        layout: the models' groups.
+        form: format of the download.
+        underflow: share of nonzero values that became 0, the largest of the models that were decoded last.
+    """
+
+    layout: GroupLayout
+    form: Format = "float32"
+    underflow: float = 0.0
+    _made: dict[int, tuple[Params, Params]] = field(default_factory=dict)
+    """By the address of a model of the last call: the model, which keeps its address taken, and its decoded form."""
+
+    def __call__(self, models: Models) -> Models:
+        """Return the models as clients receive them.
+
+        Raises:
+            FloatingPointError: a value is not finite, or beyond the format's range; model, group and value are named.
+        """
+        if self.form == "float32":
+            return models
+        known = self._made
+        if any(id(m) not in known for m in models.values()):
+            self.underflow = 0.0
+        self._made = {id(m): known.get(id(m)) or (m, self._one(name, m)) for name, m in models.items()}
+        return {name: self._made[id(theta)][1] for name, theta in models.items()}
+
+    def _one(self, name: str, theta: Params) -> Params:
+        decoded = rounded(self.layout, self.layout.select(theta), theta, self.form)
+        if why := _unfit(theta, decoded, self.form):
+            raise FloatingPointError(f"model {name!r}, {why}; take transfer.down=bfloat16 or float32")
+        self.underflow = max(self.underflow, _underflow(theta, decoded))
+        return decoded
+
+
+def encoded_nbytes(
+    layout: GroupLayout, selection: Selection, form: Format = "float32", num_kept: int | None = None
+) -> int:
+    """``len(encode(...))`` without encoding; ``num_kept``: of a sparse payload that keeps so many values."""
+    if num_kept is None:
+        return _encoded_nbytes(layout, tuple(selection.items()), form)
+    dense = _encoded_nbytes(layout, tuple(selection.items()), form)
     bits = sum(-(-layout.num_values({j: part}) // 8) for j, part in selection.items())
-    return 8 + len(_header(layout, selection)) + bits + 4 * num_kept
+    return dense + bits + (num_kept - layout.num_values(selection)) * _TYPES[form].itemsize
 
 
 # The clients of a round have the same few selections.
 @lru_cache(maxsize=1024)
-def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]) -> int:
+def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...], form: Format) -> int:
     selection = dict(items)
-    return 8 + len(_header(layout, selection)) + 4 * layout.num_values(selection)
+    scales = sum(len(layout.lengths(j, part)) for j, part in items) if form == "int8" else 0
+    return 8 + len(_header(layout, selection)) + 4 * scales + layout.num_values(selection) * _TYPES[form].itemsize
+
+
+def encode_rows(rows: Rows) -> bytes:
+    """Encode one row of each stage's output, float32, by the stage's name."""
+    header = _rows_header({name: row.numel() for name, row in rows.items()})
+    return b"".join((_ROWS, struct.pack("<I", len(header)), header, *(map(_bytes, rows.values()))))
+
+
+def decode_rows(payload: bytes) -> dict[str, Tensor]:
+    """Read what ``encode_rows`` wrote: flat rows."""
+    (length,) = struct.unpack_from("<I", payload, 4)
+    read = _Reader(payload, 8 + length)
+    return {name: read.tensor(torch.float32, n) for name, n in json.loads(payload[8 : 8 + length])}
+
+
+def rows_nbytes(sizes: Mapping[str, int]) -> int:
+    """``len(encode_rows(...))`` of rows of so many values by stage; 0 where there are none."""
+    return 8 + len(_rows_header(sizes)) + 4 * sum(sizes.values()) if sizes else 0
+
+
+def _rows_header(sizes: Mapping[str, int]) -> bytes:
+    return json.dumps(list(map(list, sizes.items())), separators=(",", ":")).encode()
+
+
+def _coded(values: Tensor, lengths: Sequence[int], form: Format) -> tuple[Tensor, Tensor]:
+    """Scales (one for each tensor of ``int8``, else none) and codes (n,) of a group's values (n,)."""
+    if form != "int8":
+        return torch.empty(0), values.to(_TYPES[form])
+    sizes = list(lengths)
+    scales, codes = torch.zeros(len(sizes)), torch.zeros(len(values), dtype=torch.int8)
+    for i, (x, into) in enumerate(zip(torch.split(values, sizes), torch.split(codes, sizes), strict=True)):
+        low, high = x.aminmax()
+        scale = torch.maximum(-low, high) / _LARGEST_CODE
+        if not scale < _SMALLEST_SCALE:  # true of NaN too, which the scale then hands on
+            scales[i] = scale
+            into.copy_(torch.round(x / scale))
+    return scales, codes
+
+
+def _decoded(scales: Tensor, codes: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Values (n,) that scales and codes stand for, float32."""
+    values = codes.to(torch.float32)
+    for scale, x in zip(scales, torch.split(values, list(lengths)), strict=False):
+        x.mul_(scale)
+    return values
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.contiguous().view(torch.uint8).numpy().tobytes() if values.numel() else b""
 
 
 def _header(layout: GroupLayout, selection: Selection) -> bytes:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.extra_modules import ExtraModule
-from relief_ray.core.groups import GroupLayout, Params, all_finite
+from relief_ray.core.groups import GroupLayout, Params, Selection, all_finite
 from relief_ray.core.messages import (
     Assignment,
     ClientId,
@@ -19,6 +19,7 @@ from relief_ray.core.messages import (
     EvalPlan,
     EvalTarget,
     Fleet,
+    Models,
     Receipt,
     Reduced,
     Reduction,
@@ -57,6 +58,11 @@ class RoundVoid(RuntimeError):
         self.rejected = dict(rejected or {})
 
 
+def _as_they_are(models: Models) -> Models:
+    """Return the models: they travel as float32."""
+    return models
+
+
 def _no_network() -> Network:
     """Default of ``build``: raises, because no server-side backbone was configured."""
     raise NotImplementedError("this round has no backbone on the server; set RoundContext.build")
@@ -78,6 +84,9 @@ class RoundContext:
         build: makes the backbone for the server's own computations.
         public: windows without labels for them; None where there are none.
         batch_size: windows per optimizer step.
+        received: ``D(theta)``, the server's models as clients decode them.
+        reachable: whether a client receives what its sensors reach alone.
+        momentum: of the clients' SGD; 0 with other optimizers.
     """
 
     round: int
@@ -91,6 +100,13 @@ class RoundContext:
     build: Callable[[], Network] = _no_network
     public: Windows | None = None
     batch_size: int = 32
+    received: Callable[[Models], Models] = _as_they_are
+    reachable: bool = False
+    momentum: float = 0.0
+
+    def download(self, client: ClientInfo) -> Selection:
+        """Groups that come down to a client: all, or with ``transfer.download=reachable`` those within its reach."""
+        return self.layout.select(self.layout.accessible(client.modalities) if self.reachable else None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +121,7 @@ class ServerTools:
         streams: random generators by purpose, round and client.
         build: makes the backbone for the server's own computations.
         public: windows without labels for them; None where there are none.
+        received: ``D(theta)``, the server's models as clients decode them: what an update is a change of.
     """
 
     round: int
@@ -114,6 +131,7 @@ class ServerTools:
     streams: Streams
     build: Callable[[], Network] = _no_network
     public: Windows | None = None
+    received: Callable[[Models], Models] = _as_they_are
 
 
 def server_tools(context: RoundContext) -> ServerTools:
@@ -126,6 +144,7 @@ def server_tools(context: RoundContext) -> ServerTools:
         streams=context.streams,
         build=context.build,
         public=context.public,
+        received=context.received,
     )
 
 
@@ -307,10 +326,11 @@ def run_round(
 
     Raises:
         RoundVoid: no client returned a usable update.
-        FloatingPointError: the aggregated model is not finite; the old state stays valid.
+        FloatingPointError: the aggregated model is not finite, or beyond its format; the old state stays valid.
     """
     tasks = strategy.allocate(state, context)
-    trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
+    states = {t.client: store.load(t.client) for t in tasks}
+    trained = executor.train(context.round, context.received(state.models), tasks, states)
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(
             f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}",
@@ -323,6 +343,7 @@ def run_round(
     )
     server_s = perf_counter() - began
     check_finite(after)
+    context.received(after.models)
     for client, personal in trained.states.items():
         store.stage(client, personal)
     charged = accountant.charged(trained.worked, context.participants)

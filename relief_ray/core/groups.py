@@ -206,6 +206,12 @@ class GroupLayout:
         """Return ``{A_m : m in M_n}``: the fusion blocks that a client of these modalities always trains."""
         return tuple(g for g in self.groups if g.role == "fusion_a" and g.modality in modalities)
 
+    @property
+    def blocks(self) -> frozenset[GroupId]:
+        """The fusion blocks without a bias, which turn a feature of zeros into zeros."""
+        plain = (g for g in self.groups if g.role == "fusion_a" and all(t.kind != "bias" for t in g.tensors))
+        return frozenset(g.id for g in plain)
+
     def select(self, groups: Iterable[ParamGroup | GroupId] | None = None, part: Part = WHOLE) -> Selection:
         """Select the same ``part`` of each of ``groups`` (all by default), in storage order.
 
@@ -225,6 +231,10 @@ class GroupLayout:
         They are worked out once a run, and are not to be changed.
         """
         return _indices(self._by_id[group], part)
+
+    def lengths(self, group: GroupId, part: Part) -> tuple[int, ...]:
+        """Count the values of ``part`` in each of the group's tensors, in storage order; empty ones are left out."""
+        return _lengths(self._by_id[group], part)
 
     def num_values(self, selection: Selection) -> int:
         """Count the values that ``selection`` names."""
@@ -284,6 +294,13 @@ def _indices(group: ParamGroup, part: Part) -> slice | Tensor:
     if len(flat) and bool((flat[1:] - flat[:-1] == 1).all()):
         return slice(int(flat[0]), int(flat[-1]) + 1)
     return flat
+
+
+@lru_cache(maxsize=256)
+def _lengths(group: ParamGroup, part: Part) -> tuple[int, ...]:
+    chosen = (t for t in group.tensors if part.kinds is None or t.kind in part.kinds)
+    numbers = ((t.numel, t.shape[axis], lead) for t in chosen for axis, lead in [part.lead(t)])
+    return tuple(numel // size * lead for numel, size, lead in numbers if lead)
 
 
 def _tensor_indices(spec: TensorSpec, part: Part) -> Tensor:

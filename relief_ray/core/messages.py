@@ -173,6 +173,7 @@ class Assignment:
         step_flops: FLOPs of an optimizer step beside stages and optimizer, for the time models.
         lora_scale: multiplier on LoRA's ``s = alpha / r``.
         omit_absent: whether networks of sensors that it lacks are not on the client: their features are then 0.
+        charged_up: groups that the upload is charged for, where a table of costs says more than ``up``; None: ``up``.
     """
 
     client: ClientId
@@ -191,6 +192,11 @@ class Assignment:
     step_flops: float = 0.0
     lora_scale: float = 1.0
     omit_absent: bool = False
+    charged_up: Selection | None = None
+
+    def holds(self, group: GroupId) -> bool:
+        """Whether the client has values of the group: received now, or its own from before."""
+        return group in self.down or group in self.train or group in self.keep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,20 +276,22 @@ class Receipt:
     Attributes:
         assignment: the task as the client refined it.
         work: the computation that it carried out.
-        bytes_down: length of the encoded download.
-        bytes_up: length of the encoded upload.
+        bytes_down: length of the encoded download; until the update is sent, the bytes beside it.
+        bytes_up: length of the encoded upload, and likewise.
         stats: statistics that the client's program reports, by name.
         sq_norm: ``|Delta_j|^2`` by group.
         probes: trial steps beside the task, as (task, number of windows); they are charged.
+        underflow: share of the update's nonzero values that its format made 0.
     """
 
     assignment: Assignment
     work: Work
-    bytes_down: int
-    bytes_up: int
+    bytes_down: int = 0
+    bytes_up: int = 0
     stats: Mapping[str, Tensor] = field(default_factory=dict)
     sq_norm: Mapping[GroupId, float] = field(default_factory=dict)
     probes: tuple[tuple[Assignment, int], ...] = ()
+    underflow: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,11 +302,18 @@ class Update:
         receipt: its bookkeeping.
         delta: ``Delta_j`` by group, float32: values of ``up`` only, local minus global.
         state: the client's new personal state.
+        kept: by group a bool for each value of ``delta``: the others are 0 and are not sent, a bitmap travels in their
+            place; empty: all values are sent.
+        refusal: why its format cannot hold it; empty: it can.
+        payload: its encoded form, where that travels in place of ``delta``.
     """
 
     receipt: Receipt
     delta: Params
     state: ClientState = field(default_factory=dict)
+    kept: Mapping[GroupId, Tensor] = field(default_factory=dict)
+    refusal: str = ""
+    payload: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

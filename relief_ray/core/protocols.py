@@ -54,6 +54,9 @@ class Planner(Protocol):
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predict the seconds of ``assignment`` on the client's device."""
 
+    def nbytes(self, client: ClientId, assignment: Assignment) -> tuple[int, int]:
+        """Return the bytes of ``assignment`` that come down to the client and go up from it."""
+
 
 class StateStore(Protocol):
     """Personal state of clients: staged during a round, committed with it."""

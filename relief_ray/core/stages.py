@@ -187,6 +187,20 @@ def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]
     return below
 
 
+def received_rows(
+    stages: tuple[StageSpec, ...], present: Collection[str], blocks: Collection[GroupId], missing: Missing
+) -> tuple[str, ...]:
+    """Stages of absent modalities alone that other stages read: without these networks, a client needs their outputs.
+
+    ``blocks``: groups of blocks ``A_m h_m`` without a bias: with ``zero_feature`` their outputs are 0, as features are.
+    """
+    below = modalities_below(stages)
+    absent = {s.id for s in stages if below[s.id].isdisjoint(present)}
+    read = read_by(stages, {s.id for s in stages} - absent) & absent
+    are_zero = {s.id for s in stages if s.feature or (s.groups and s.groups <= set(blocks))}
+    return tuple(s.id for s in stages if s.id in read and not (missing == "zero_feature" and s.id in are_zero))
+
+
 def most_windows(step_bytes: int) -> int | None:
     """Windows that may go through a step together if each keeps ``step_bytes`` (0: negligible); None: no limit."""
     return max(1, MAX_STEP_BYTES // step_bytes) if step_bytes else None

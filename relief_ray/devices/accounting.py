@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.codec import FLOAT32, Format, Wire, encoded_nbytes, rows_nbytes
 from relief_ray.core.groups import GroupId, GroupLayout, Part, Selection
 from relief_ray.core.messages import (
     Assignment,
@@ -25,7 +25,7 @@ from relief_ray.core.messages import (
     StageTimes,
     Work,
 )
-from relief_ray.core.stages import CostTable, Engine, Missing, missing_mode
+from relief_ray.core.stages import CostTable, Engine, Missing, missing_mode, received_rows
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.time import TimeModel, checked_times, clock_name
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, Footprint, Workload, footprint, num_steps, shares
@@ -53,14 +53,17 @@ class Counter:
         layout: GroupLayout,
         missing: Missing,
         optimizer_flops: float = ADAM_FLOPS_PER_VALUE,
+        wire: Wire = FLOAT32,
     ) -> None:
-        """``costs`` and ``layout`` of one backbone; ``missing`` and the optimizer's FLOPs per value as the run has."""
+        """``costs`` and ``layout`` of one backbone; ``missing``, the optimizer's FLOPs per value and formats as run."""
         self.costs = costs
         self.layout = layout
         self.missing = missing
         self.optimizer_flops = optimizer_flops
+        self.wire = wire
         self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read], Footprint] = {}
-        self._bytes: dict[_Parts, int] = {}
+        self._bytes: dict[tuple[_Parts, Format], int] = {}
+        self._rows: dict[tuple[str, ...], int] = {}
 
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
         """FLOPs per window of ``task`` for a client of these modalities."""
@@ -70,15 +73,35 @@ class Counter:
         if key not in self._footprints:
             _make_room(self._footprints)
             share = shares(self.layout, task.train)
-            self._footprints[key] = footprint(self.costs, present, share, engine, missing, read, self.optimizer_flops)
+            self._footprints[key] = footprint(
+                self.costs, present, share, engine, missing, read, self.optimizer_flops, self.wire.reachable
+            )
         return self._footprints[key]
 
-    def nbytes(self, selection: Selection) -> int:
-        """Length of the encoded payload; 0 where nothing is sent."""
-        key = frozenset(selection.items())
+    def nbytes_up(self, task: Assignment) -> int:
+        """Length of the encoded update; 0 where nothing is sent."""
+        return self.nbytes(task.charged_up or task.up, self.wire.up)
+
+    def nbytes_down(self, task: Assignment, present: tuple[str, ...]) -> int:
+        """Length of the encoded download to a client of these modalities; 0 where nothing is sent."""
+        return self.nbytes(task.down, self.wire.down) + self._rows_nbytes(task, present)
+
+    def _rows_nbytes(self, task: Assignment, present: tuple[str, ...]) -> int:
+        """Length of the rows in place of networks of absent modalities (``transfer.download=reachable``)."""
+        if not self.wire.reachable or task.omit_absent:
+            return 0
+        if present not in self._rows:
+            stages, blocks = self.costs.running(), self.layout.blocks
+            names = received_rows(stages, present, blocks, self.missing)
+            self._rows[present] = rows_nbytes({s: round(self.costs.flops[s].output_bytes / 4) for s in names})
+        return self._rows[present]
+
+    def nbytes(self, selection: Selection, form: Format = "float32") -> int:
+        """Length of the encoded values of ``selection``; 0 where there are none."""
+        key = frozenset(selection.items()), form
         if key not in self._bytes:
             _make_room(self._bytes)
-            self._bytes[key] = encoded_nbytes(self.layout, selection) if selection else 0
+            self._bytes[key] = encoded_nbytes(self.layout, selection, form) if selection else 0
         return self._bytes[key]
 
 
@@ -106,14 +129,20 @@ class CostPlanner:
         """FLOPs and bytes of ``assignment`` for the client's windows and modalities."""
         info = self.fleet[client]
         steps = num_steps(info.num_windows, assignment.epochs, self.batch_size)
+        down, up = self.nbytes(client, assignment)
         return self.counter.footprint(info.modalities, assignment, self.engine).workload(
             num_windows=info.num_windows,
             epochs=assignment.epochs,
             num_steps=steps,
-            bytes_up=self.counter.nbytes(assignment.up),
-            bytes_down=self.counter.nbytes(assignment.down),
+            bytes_up=up,
+            bytes_down=down,
             extra_flops=steps * assignment.step_flops,
         )
+
+    def nbytes(self, client: ClientId, assignment: Assignment) -> tuple[int, int]:
+        """Bytes of ``assignment`` that come down to the client, and that go up from it."""
+        present = self.fleet[client].modalities
+        return self.counter.nbytes_down(assignment, present), self.counter.nbytes_up(assignment)
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predicted stage times of ``assignment`` on the client's device."""
@@ -162,10 +191,10 @@ class WholeRounds:
     """Bill of a method that Tables I and II list with FedAvg's rounds and bytes although it trains or sends less.
 
     Every participant is charged for training and sending the backbone (``StrategyConfig.paper_accounting``).
-    ``own``: the backbone's groups, in a ``layout`` that also has what the method adds.
+    ``own``: the backbone's groups, in the layout of ``counter``, which also has what the method adds.
     """
 
-    layout: GroupLayout
+    counter: Counter
     own: Selection
     epochs: int
     batch_size: int
@@ -177,9 +206,10 @@ class WholeRounds:
         return tuple(self._receipt(client, sent.get(client.id, {})) for client in participants)
 
     def _receipt(self, client: ClientInfo, sent: Selection) -> Receipt:
-        added = {j: part for j, part in sent.items() if j not in self.own and self.layout[j].role in _ADDED_ROLES}
+        layout = self.counter.layout
+        added = {j: part for j, part in sent.items() if j not in self.own and layout[j].role in _ADDED_ROLES}
         payload = {**self.own, **added}
-        nbytes = encoded_nbytes(self.layout, {j: payload[j] for j in self.layout.ids if j in payload})
+        payload = {j: payload[j] for j in layout.ids if j in payload}
         task = Assignment(client=client.id, down=payload, train=self.own, up=payload, epochs=self.epochs)
         work = Work(
             num_windows=client.num_windows,
@@ -189,7 +219,8 @@ class WholeRounds:
             loss=0.0,
             measured=StageTimes(),
         )
-        return Receipt(assignment=task, work=work, bytes_down=nbytes, bytes_up=nbytes)
+        sizes = self.counter.nbytes_up(task), self.counter.nbytes_down(task, client.modalities)
+        return Receipt(assignment=task, work=work, bytes_up=sizes[0], bytes_down=sizes[1])
 
 
 # Stages of a probe's two passes and one optimizer step.

@@ -162,11 +162,13 @@ def footprint(
     missing: Missing,
     wanted: Collection[str | None] = (None,),
     optimizer_flops: float = ADAM_FLOPS_PER_VALUE,
+    receives: bool = False,
 ) -> Footprint:
     """Count the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
 
     ``wanted``: the stages whose outputs are read (None: the logits); what lies behind them all is not run.
-    ``optimizer_flops``: FLOPs of an optimizer step per trained value.
+    ``optimizer_flops``: FLOPs of an optimizer step per trained value. ``receives``: outputs of absent modalities'
+    networks come down and are not computed.
 
     ``naive`` runs every stage forward in every epoch, absent modalities too, as the paper's straggler does. ``reuse``
     runs what no trained group can change once a round, and constant stages on one window (once, or once a step where
@@ -175,8 +177,9 @@ def footprint(
     """
     stages = costs.running(wanted)
     reuse, below = engine != "naive", modalities_below(stages)
-    constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
+    constant = {s.id for s in stages if (reuse or receives) and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
+    off = frozenset(constant) if receives else off
     live = descendants(stages, trained) - off
     changing = recomputed(stages, trained, constant) - off
     again = changing | (cheap_reads(stages, changing) - constant)

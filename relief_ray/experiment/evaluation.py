@@ -122,13 +122,13 @@ class EvaluationInputs:
 def evaluation_inputs(
     setup: Setup, state: ServerState, personal: States, averages: Averages = NO_AVERAGES
 ) -> EvaluationInputs:
-    """Return the models that the strategy wants evaluated.
+    """Return the models that the strategy wants evaluated, as clients decode them.
 
     ``personal``: personal state by client; ``averages``: models that take the place of the server's own.
     """
     state = with_averages(state, averages, setup.strategy.averaging.identities(state))
     plan = setup.strategy.evaluate(state, setup.fleet)
-    models, canonical = dict(state.models), plan.canonical
+    models, canonical = dict(setup.received(state.models)), plan.canonical
     if canonical and canonical.client is None and canonical.keep:
         # Under another name: clients that keep nothing yet are evaluated on the view as it is.
         view = models[canonical.view]

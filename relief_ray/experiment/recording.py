@@ -216,6 +216,9 @@ def round_record(
     # Tables with what the method tells of its next state, without those that have no rows.
     tables = setup.strategy.insight.diagnose(result.state, setup.layout)
     diagnosed = {name: dict(table) for name, table in tables.items() if table}
+    lost = {"down": setup.received.underflow, "up": max((r.underflow for r in trained.worked), default=0.0)}
+    if any(lost.values()):
+        diagnosed["underflow"] = lost
     bills = {receipt.assignment.client: receipt for receipt in result.charged}
     stages = {receipt.assignment.client: receipt.work.measured for receipt in trained.worked}
     # Of the global model, where two clients or more trained a group.

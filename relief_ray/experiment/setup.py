@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from relief_ray.config.experiment import ExperimentConfig, build
+from relief_ray.core.codec import Broadcast
 from relief_ray.core.extra_modules import ExtraModule
 from relief_ray.core.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.core.groups import GroupLayout, Params
@@ -145,6 +146,8 @@ class Planned:
     """Turns receipts into simulated costs."""
     fedavg: CostAccountant
     """That of the backbone without the method's additions; it prices FedAvg's round (1.00x)."""
+    received: Broadcast
+    """The server's models as clients decode them."""
 
     @property
     def streams(self) -> Streams:
@@ -163,6 +166,9 @@ class Planned:
             streams=self.streams,
             epochs=self.config.training.epochs,
             batch_size=self.config.training.batch_size,
+            received=self.received,
+            reachable=self.config.transfer.download == "reachable",
+            momentum=self.config.training.momentum,
         )
 
     def fedavg_reference(self, participants: Collection[int] | None = None) -> dict[str, RoundCost]:
@@ -207,7 +213,7 @@ def model_of(
     clocks = clocks or run_clocks(config, engine)
     counter, clock, batch_size = count(backbone, config), clocks[config.costs.planning_time], config.training.batch_size
     whole_rounds = WholeRounds(
-        layout=counter.layout,
+        counter=counter,
         own=counter.layout.select(plain.layout.ids),
         epochs=config.training.epochs,
         batch_size=batch_size,
@@ -241,6 +247,7 @@ def model_of(
         ),
         accountant=accountant,
         fedavg=accountant if backbone is plain else replace(accountant, counter=count(plain, config)),
+        received=Broadcast(layout=counter.layout, form=config.transfer.down),
     )
 
 
@@ -376,6 +383,12 @@ def assemble(
     """Build strategy, backbone, clocks and job."""
     model = model_of(config, data.spec, fleet, types, engine)
     backbone, metrics = model.backbone, own_metrics(config.metrics)
+    if backbone.statistics and config.transfer.download == "reachable" and config.training.missing == "zero_input":
+        raise UserError(
+            "transfer.download = 'reachable' with training.missing = 'zero_input': absent sensors' networks keep "
+            "statistics of BatchNorm, which no row can stand for; expected transfer.download=whole, or "
+            "training.missing=zero_feature"
+        )
     for name, function in metrics.items():  # a fault is told before the first round
         own_value(name, function, np.ones((backbone.shape.num_classes,) * 2, dtype=np.int64))
     return Setup(
@@ -396,13 +409,15 @@ def assemble(
         planner=model.planner,
         accountant=model.accountant,
         fedavg=model.fedavg,
+        received=model.received,
         reference=model.fedavg_reference(),
         rare=fleet.rare(),
         metrics=metrics,
         build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
         job=Job(
             build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),
-            trainer=trainer_config(config.training, model.engine, config.rounds),
+            layout=model.layout,
+            trainer=trainer_config(config.training, model.engine, config.rounds, config.transfer.wire),
             fleet=model.fleet,
             clients=data.clients,
             parts={part: getattr(data, part) for part in config.evaluation.parts},
@@ -455,9 +470,9 @@ def _warnings(backbone: Backbone, config: ExperimentConfig, engine: Engine) -> t
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
-    """Count the costs of ``backbone`` under the run's missing mode and optimizer."""
-    training = config.training
-    return Counter(count_costs(backbone), backbone.layout, training.missing, training.optimizer_flops)
+    """Count the costs of ``backbone`` under the run's missing mode, optimizer and formats."""
+    training, wire = config.training, config.transfer.wire
+    return Counter(count_costs(backbone), backbone.layout, training.missing, training.optimizer_flops, wire)
 
 
 def input_shape(spec: DatasetSpec) -> InputShape:

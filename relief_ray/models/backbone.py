@@ -110,6 +110,12 @@ class Backbone:
         return tuple(s.spec for s in self.stages)
 
     @property
+    def running(self) -> tuple[StageSpec, ...]:
+        """Those that run for the logits."""
+        below = ancestors(self.specs, {self.output})
+        return tuple(s for s in self.specs if s.id in below)
+
+    @property
     def device(self) -> torch.device:
         """The device of its parameters."""
         return next(iter(self.parameters.values()))[0].device

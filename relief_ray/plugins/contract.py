@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
-from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, RoundContext, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, all_finite
@@ -438,21 +437,20 @@ def _payload_violation(sent: Update, layout: GroupLayout) -> str:
 
 
 def _bytes_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
-    """What is wrong with a receipt that charges less than its payload has, where ``after`` changed the figure."""
-    charged = sent.receipt.bytes_up
-    if charged == made.receipt.bytes_up:
+    """What is wrong with the bytes beside the payload, where ``after`` changed them, or with ``kept``."""
+    beside = sent.receipt.bytes_up
+    if beside != made.receipt.bytes_up and (not _is(beside, int) or _is(beside, bool) or beside < 0):
+        return f"receipt: bytes_up = {shown(beside)}, expected a whole number of bytes beside the payload, at least 0"
+    if not sent.kept:
         return ""
-    if not _is(charged, int) or _is(charged, bool):
-        return f"receipt: bytes_up = {shown(charged)}, expected a whole number of bytes"
-    least = least_nbytes(layout, sent)
-    return "" if charged >= least else f"receipt: bytes_up = {charged}, its payload has at least {least}"
-
-
-def least_nbytes(layout: GroupLayout, update: Update) -> int:
-    """Bytes of the shorter encoding of an update: ``encode(up)`` or ``encode_sparse(up)``."""
-    up = update.receipt.assignment.up
-    num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
-    return min(encoded_nbytes(layout, up), sparse_nbytes(layout, up, num_kept)) if up else 0
+    if not _is(sent.kept, Mapping) or set(sent.kept) != set(sent.delta):
+        return f"kept: found {_a(sent.kept)}, expected a mask for each group of delta"
+    for j, mask in sent.kept.items():
+        if not _is(mask, Tensor) or mask.dtype != torch.bool or mask.shape != sent.delta[j].shape:
+            return f"kept, group {j!r}: found {_a(mask)}, expected a bool for each value of delta"
+        if bool(sent.delta[j][~mask].count_nonzero()):
+            return f"kept, group {j!r}: values outside are not 0, expected 0 there, since they are not sent"
+    return ""
 
 
 def _values_violation(sent: Update) -> str:

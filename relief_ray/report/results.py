@@ -237,10 +237,10 @@ def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
 
     Free: not of the client's own fusion blocks ``A_m``, which are mandatory unless the method drops that rule. Chosen:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
-    method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
+    method that has no bootstrap, whose round shows the accessible groups.
     """
     reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.phase == BOOTSTRAP for c in r.clients}
-    if not reach or loaded.value("strategy.select") == "all":
+    if not reach:
         return None
     is_forced, slots = loaded.value("strategy.mandatory") is not False, []
     for client in (c for r in loaded.rounds if r.phase != BOOTSTRAP for c in r.clients if c.client in reach):

@@ -179,8 +179,10 @@ def apply_parts(
 
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
-    """Reason why an update must not be summed or kept: wrong groups, wrong length, not finite; None for a sound one."""
+    """Reason why an update must not be summed or kept: groups, length, not finite, its format; None if it is sound."""
     up, squares = update.receipt.assignment.up, update.receipt.sq_norm
+    if update.refusal:
+        return update.refusal
     if set(update.delta) != set(up):
         return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
     for j, delta in update.delta.items():

@@ -33,6 +33,7 @@ METHODS = (
     "fedsa_lora",
     "helora",
     "fedlease",
+    "fednova",
     "relief",
     "bounds",
 )

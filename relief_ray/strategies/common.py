@@ -42,6 +42,8 @@ Allocate = Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
 Search = Mapping[str, Mapping[str, object]]
 # Facts that are a class's own: tables would otherwise show a user's method as the one that it derives from.
 _OWN_FACTS = ("title", "kind", "about", "citation", "search")
+# Keeps a client whose own time is the deadline from missing it by rounding.
+SLACK = 1e-9
 # How many rounds are tried until a share of them leaves one over.
 _MOST_ROUNDS = 10_000
 
@@ -85,6 +87,9 @@ class StrategyConfig(SwitchedConfig):
     """It has a round target ``T*`` (``Insight.deadline_s``)."""
     explains: ClassVar[bool] = False
     """Its ``Insight`` has reasons for `relief-ray explain`."""
+    only_whole: ClassVar[str] = "it trains every group on every client"
+    """Why clients need the whole model, so that it refuses ``transfer.download=reachable``; empty: it asks
+    ``RoundContext.download`` for what comes down."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Keys that say the same thing in different ways, so that at most one of them may be given."""
     _section = "strategy"
@@ -207,6 +212,16 @@ def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     """Assignment of the whole model down, trained and up, absent modalities included, as in FedAvg."""
     everything = context.layout.select()
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
+
+
+def most_epochs(task: Assignment, context: RoundContext, limit_s: float) -> Assignment:
+    """``task`` with the most epochs, up to its own, that end within ``limit_s``, sending included; at least one.
+
+    Partial work of Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+    """
+    fewer = (replace(task, epochs=epochs) for epochs in range(task.epochs, 1, -1))
+    fitting = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s * (1.0 + SLACK))
+    return next(fitting, replace(task, epochs=1))
 
 
 def own_target(client: ClientInfo) -> EvalTarget:

@@ -57,7 +57,7 @@ class FedAvg(StrategyConfig):
         return float(client.num_windows) if self.weighting == "samples" else 1.0
 
     def train(self, client: ClientInfo, groups: Sequence[ParamGroup]) -> Sequence[ParamGroup]:
-        """Choose the ``groups`` that a client trains and sends, at least one; the client receives all groups."""
+        """Choose the ``groups`` that a client trains and sends, at least one; it receives all, or those it reaches."""
         return groups
 
     def client_loss(self, step: LocalStep) -> Tensor:
@@ -77,6 +77,11 @@ class FedAvg(StrategyConfig):
         """Why ``server.optimizer`` is refused: the class has a step of its own."""
         is_plain = type(self).server_step is FedAvg.server_step
         return "" if is_plain else "its server_step makes the server's step already"
+
+    @property
+    def only_whole(self) -> str:  # type: ignore[override]
+        """Why ``transfer.download=reachable`` is refused; it is not where a class has a ``train`` of its own."""
+        return StrategyConfig.only_whole if type(self).train is FedAvg.train else ""
 
     def build(self) -> Strategy:
         """Build the strategy of these hooks.
@@ -129,9 +134,10 @@ def allocate(
     layout, fleet = context.layout, context.fleet
     tasks = []
     for client in context.participants:
-        chosen = layout.select(train(client, tuple(layout)))
+        down = context.download(client)
+        chosen = layout.select(train(client, tuple(g for g in layout if g.id in down)))
         flops = flops_per_value * layout.num_values(chosen)
-        task = replace(train_everything(context, client), train=chosen, up=chosen, step_flops=flops)
+        task = replace(train_everything(context, client), down=down, train=chosen, up=chosen, step_flops=flops)
         tasks.append(replace(task, weight=weight(client, fleet)))
     if tasks and not any(task.weight for task in tasks):
         said = f"returned 0 for all {len(tasks)} clients of round {context.round}, expected more for one of them"

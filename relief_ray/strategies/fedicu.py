@@ -31,7 +31,6 @@ from pydantic import Field
 from torch import Tensor
 
 from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.codec import sparse_nbytes
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import ROUNDING, GroupId, GroupLayout, Params, Selection, TensorSpec
 from relief_ray.core.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
@@ -140,7 +139,7 @@ def balanced_steps(
     together: bool = False,
     length: Length = "mean_of_lengths",
 ) -> dict[GroupId, Tensor]:
-    """``theta_new - theta`` per group in float64, from updates that all sent the same whole groups.
+    """``theta_new - theta`` per group in float64, from updates of ``theta`` that all sent the same whole groups.
 
     LoRA factors are split into lengths and directions themselves, of dense matrices the update is; vectors are
     averaged. ``together``: one ``alpha`` for all matrices instead of one for each. ``length``: of the merged columns.
@@ -240,7 +239,7 @@ PRESETS = {
 
 
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
-    """Zero the least important values of an update; charge the others and a bitmap of one bit per value."""
+    """Zero the least important values of an update, and send the others."""
     if config.kappa == 1.0:
         return update
     delta = dict(update.delta)
@@ -254,9 +253,7 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
         for (j, t), mask in by_piece(top, tensor).items():
             kept[j][t.offset : t.offset + t.numel] = mask
     delta = {j: torch.where(kept[j], moved, torch.zeros(())) for j, moved in delta.items()}
-    num_kept = sum(int(mask.sum()) for mask in kept.values())
-    nbytes = sparse_nbytes(context.layout, update.receipt.assignment.up, num_kept)
-    return replace(update, delta=delta, receipt=replace(update.receipt, bytes_up=nbytes))
+    return replace(update, delta=delta, kept=kept)
 
 
 def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> tuple[GroupId, ...]:
@@ -311,17 +308,18 @@ def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: Serve
     theta, layout, updates = state.models["global"], tools.layout, reduced.updates
     if not updates:
         return state
+    started = tools.received(state.models)["global"]
     weigh, tasks = config.reduction().weight, [u.receipt.assignment for u in updates]
     p_N = torch.tensor([weigh(layout.groups[0], tools.fleet[t.client], t) for t in tasks], dtype=torch.float64)
     steps = balanced_steps(
         updates,
-        theta,
+        started,
         layout,
         p_N / p_N.sum(),
         config.temperature,
         together=config.alpha_scope == "global",
         length=config.length,
     )
-    known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
+    known = {j: group_importance(config.importance, [u.delta[j] for u in updates], started[j]) for j in steps}
     tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
     return replace(state, models={"global": apply_step(theta, steps)}, tensors=tensors)

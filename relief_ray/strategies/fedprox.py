@@ -19,11 +19,8 @@ from torch import Tensor
 from relief_ray.core.client import LocalStep
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, ServerState
-from relief_ray.strategies.common import Allocate, Preset, of_fastest_type, search_over
+from relief_ray.strategies.common import Allocate, Preset, most_epochs, of_fastest_type, search_over
 from relief_ray.strategies.fedavg import FedAvg
-
-# Keeps a client whose own time is the deadline from missing it by rounding.
-ROUNDING = 1e-9
 
 
 class FedProx(FedAvg):
@@ -61,7 +58,7 @@ class FedProx(FedAvg):
     def build(self) -> Strategy:
         """Build the strategy: FedAvg with these hooks and, where asked for, fewer epochs."""
         plain = super().build()
-        allocate = plain.allocate if self.partial_work == "off" else partial(in_time, self, plain.allocate)
+        allocate = plain.allocate if self.partial_work == "off" else partial(in_time, self.deadline_s, plain.allocate)
         is_mean = type(self).client_loss is FedProx.client_loss
         return replace(plain, allocate=allocate, client=replace(plain.client, is_mean=is_mean))
 
@@ -69,17 +66,12 @@ class FedProx(FedAvg):
 PRESETS = {"fedprox": Preset(FedProx())}
 
 
-def in_time(config: FedProx, allocate: Allocate, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+def in_time(
+    deadline_s: float | None, allocate: Allocate, state: ServerState, context: RoundContext
+) -> tuple[Assignment, ...]:
     """Every participant trains everything, for as many epochs as end in time."""
-    limit_s = (config.deadline_s or fastest_s(allocate, state, context)) * (1.0 + ROUNDING)
-    return tuple(until(task, context, limit_s) for task in allocate(state, context))
-
-
-def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment:
-    """``task`` with the most epochs that end in time, sending included; at least one."""
-    fewer = (replace(task, epochs=epochs) for epochs in range(task.epochs, 1, -1))
-    fitting = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s)
-    return next(fitting, replace(task, epochs=1))
+    limit_s = deadline_s or fastest_s(allocate, state, context)
+    return tuple(most_epochs(task, context, limit_s) for task in allocate(state, context))
 
 
 def fastest_s(allocate: Allocate, state: ServerState, context: RoundContext) -> float:

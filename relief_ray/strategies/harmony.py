@@ -207,6 +207,7 @@ class Harmony(StrategyConfig):
     citation = "ouyang2023harmony"
     paper_accounting = "fedavg"
     search = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
+    only_whole = ""
     no_average = "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
     name: Literal["harmony"] = "harmony"
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from relief_ray.core.codec import FLOAT32, Wire
 from relief_ray.core.messages import MAX_EPOCHS
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
@@ -146,6 +147,7 @@ class TrainerConfig:
         rule: the optimizer.
         schedule: learning rate by round.
         clip_norm: largest norm of a client's gradient; None: any.
+        wire: formats in which models come down and updates go up.
     """
 
     lr: float
@@ -159,12 +161,13 @@ class TrainerConfig:
     rule: UpdateRule = ADAM
     schedule: Schedule = Schedule()
     clip_norm: float | None = None
+    wire: Wire = FLOAT32
 
 
-def trainer_config(training: TrainingConfig, engine: Engine, num_rounds: int) -> TrainerConfig:
+def trainer_config(training: TrainingConfig, engine: Engine, num_rounds: int, wire: Wire) -> TrainerConfig:
     """Turn the configuration's section into the trainer's settings; decide the device (``auto``).
 
-    ``num_rounds``: rounds of the run, over which the learning rate may fall.
+    ``num_rounds``: rounds of the run, over which the learning rate may fall; ``wire``: how values travel.
 
     Raises:
         UserError: there is no such device.
@@ -187,4 +190,5 @@ def trainer_config(training: TrainingConfig, engine: Engine, num_rounds: int) ->
             factor=training.schedule_factor,
         ),
         clip_norm=training.clip_norm,
+        wire=wire,
     )

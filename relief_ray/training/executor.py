@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.core.client import ClientContext, send_all
+from relief_ray.core.codec import rows_nbytes
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import (
     NO_STATE,
@@ -32,7 +33,7 @@ from relief_ray.core.messages import (
     WeightedSum,
     masked_label,
 )
-from relief_ray.core.stages import missing_mode
+from relief_ray.core.stages import Missing, missing_mode, received_rows
 from relief_ray.data.window_set import WindowSet
 from relief_ray.kernels.library import squares
 from relief_ray.models.backbone import build_verified
@@ -43,9 +44,10 @@ from relief_ray.server.reduction import Accumulator, blocks, leaf, measured, squ
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
 from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
+from relief_ray.training.forward_plan import Values, absent_groups
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job, combine
-from relief_ray.training.local_step import ClientRun
+from relief_ray.training.local_step import NOTHING, ClientRun, Received
 from relief_ray.training.stacked_step import StackedTrainer
 from relief_ray.training.trainer import Trainer, load_model, scale_adapters
 
@@ -97,7 +99,7 @@ class Worker:
         source = object() if data is None else (data, job.fleet, *how)
         self._cache, self._readable = (inputs or InputCache()).begin(limit_mib, source), readable
         self._digests: dict[str, str] = {}
-        self._runs = ClientRuns(job, self.trainer, self._client_inputs)
+        self.runs = ClientRuns(job, self.trainer, self._client_inputs)
         self._backwards = backwards
         self._square = squares if job.trainer.engine == "fused" else squares_by_blas
 
@@ -107,10 +109,12 @@ class Worker:
         models: Models,
         blocks: Sequence[Sequence[Assignment]],
         states: States,
+        received: Received | None = None,
     ) -> Iterator[BlockResult]:
         """Yield the results of blocks of consecutive clients in order, lazily; the caller owns what it received.
 
-        With ``training.stack`` clients of all blocks may share their steps.
+        With ``training.stack`` clients of all blocks may share their steps. ``received``: given where ``models`` is
+        what a client has already, and not the server's.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
@@ -120,10 +124,10 @@ class Worker:
         reuses_memory = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
         if self._backwards:
             alone = [[task] for block in reversed(blocks) for task in reversed(block)]
-            done = list(self._runs.updates(round_, models, alone, states, reuses_memory=False))
+            done = list(self.runs.updates(round_, models, alone, states, reuses_memory=False))
             updates = iter(done[::-1])
         else:
-            updates = self._runs.updates(round_, models, blocks, states, reuses_memory=reuses_memory)
+            updates = self.runs.updates(round_, models, blocks, states, received, reuses_memory=reuses_memory)
         return (self._sum_block(islice(updates, len(block)), states, is_watched) for block in blocks)
 
     def _sum_block(
@@ -135,7 +139,9 @@ class Worker:
         """Validate each update and add it to the sums before the next one is computed."""
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
+        payloads = []
         for update, is_borrowed in updates_with_loans:
+            payload, update = update.payload, replace(update, payload=b"")
             if not (update.receipt.sq_norm and job.program.after is send_all):  # measured on its way already
                 update = measured(update, self._square)
             if reason := check_update(update, layout):
@@ -148,6 +154,7 @@ class Worker:
                 total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=is_borrowed)
                 update = replace(update, delta={})
             updates.append(update)
+            payloads += [payload] if payload else []
         answers = [(u, u.receipt.assignment) for u in updates]
         return BlockResult(
             sums=total.sums(),
@@ -158,6 +165,7 @@ class Worker:
             refused=tuple(refused),
             updates=() if isinstance(job.reduction, WeightedSum) else tuple(updates),
             pairwise=tuple(fusion),
+            payloads=tuple(payloads),
         )
 
     def evaluate(
@@ -249,6 +257,8 @@ class ClientRuns:
     def __init__(self, job: Job, trainer: Trainer, inputs: Callable[[ClientId], ClientInputs]) -> None:
         """``inputs`` returns a client's prepared windows."""
         self._job, self._trainer, self._inputs = job, trainer, inputs
+        self._rows: dict[tuple[str, Missing], tuple[Params, Values]] = {}
+        """By view and mode: the model, and its rows."""
         self._stacked = StackedTrainer(trainer, job.trainer.stack)
 
     def updates(
@@ -257,13 +267,14 @@ class ClientRuns:
         models: Models,
         blocks: Sequence[Sequence[Assignment]],
         states: States,
+        received: Received | None = None,
         *,
         reuses_memory: bool,
     ) -> Iterator[tuple[Update, bool]]:
         """Yield each client's update in order, and whether its delta is valid only until the next update.
 
         ``reuses_memory``: each update but the first of a block may be overwritten once the next one is requested;
-        callers copy what they keep.
+        callers copy what they keep. ``received``: as in ``Worker.train_blocks``.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
@@ -274,7 +285,7 @@ class ClientRuns:
             runs = []
             for task, _ in chunk:
                 with self._blames(task, round_):
-                    runs.append(self._begin(round_, models[task.view], task, states.get(task.client, NO_STATE)))
+                    runs.append(self._begin(round_, models, task, states.get(task.client, NO_STATE), received))
             if len(runs) == 1:
                 yield self._train_one(runs[0], round_, chunk[0][1]), chunk[0][1]
             else:
@@ -295,9 +306,12 @@ class ClientRuns:
                 f"common step ({type(error).__name__}: {error}), but each of them works alone; take training.stack=1"
             ) from error
 
-    def _begin(self, round_: int, start: Params, task: Assignment, state: ClientState) -> ClientRun:
+    def _begin(
+        self, round_: int, models: Models, task: Assignment, state: ClientState, given: Received | None
+    ) -> ClientRun:
         job = self._job
         info = job.fleet[task.client]
+        start, received = self.received(models, task) if given is None else (models[task.view], given)
         context = ClientContext(
             info=info,
             round=round_,
@@ -307,7 +321,33 @@ class ClientRuns:
             streams=job.streams,
             planner=job.planner,
         )
-        return self._trainer.begin(context, task, self._inputs(task.client), job.program)
+        return self._trainer.begin(context, task, self._inputs(task.client), job.program, received)
+
+    def received(self, models: Models, task: Assignment) -> tuple[Params, Received]:
+        """What the client has of the model, and rows in place of absent sensors' networks that it has not.
+
+        Clients of a stack step through each other's stages, so they have everything.
+        """
+        theta, backbone, config = models[task.view], self._trainer.backbone, self._job.trainer
+        if config.stack > 1 or all(map(task.holds, theta)):
+            return theta, NOTHING
+        held = {j: value for j, value in theta.items() if task.holds(j)}
+        present, wanted = self._job.fleet[task.client].modalities, {task.output or backbone.output, *task.taps}
+        if absent_groups(backbone, present, wanted) <= held.keys():
+            return held, NOTHING
+        missing = missing_mode(config.missing, omit_absent=task.omit_absent)
+        model, rows = self._rows.get((task.view, missing), ({}, {}))
+        if model is not theta:
+            rows = self._trainer.rows(theta, missing)
+            self._rows[task.view, missing] = theta, rows
+        return held, Received(rows=rows, nbytes=rows_nbytes({s: rows[s].numel() for s in self.charged(task)}))
+
+    def charged(self, task: Assignment) -> tuple[str, ...]:
+        """Stages whose rows come down to the client, where it receives what its sensors reach alone."""
+        if not self._job.trainer.wire.reachable or task.omit_absent:
+            return ()
+        layout, present = self._trainer.backbone.layout, self._job.fleet[task.client].modalities
+        return received_rows(self._trainer.backbone.running, present, layout.blocks, self._job.trainer.missing)
 
     @contextmanager
     def _blames(self, task: Assignment, round_: int) -> Iterator[None]:

@@ -44,7 +44,7 @@ class ForwardPlan:
         sources: what the steps read: raw inputs ``x.<modality>`` and outputs computed once.
         absent: stages that depend on absent modalities alone.
         zero_features: feature stages whose output is replaced by zeros (``missing = zero_feature``).
-        shared_absent: whether absent stages are computed on a single row; not by the engine ``naive``.
+        shared_absent: whether absent stages are computed on a single row, or received; not by the engine ``naive``.
         step_bytes: bytes that a step keeps of each window for its backward pass, as the stages declare them.
     """
 
@@ -66,11 +66,13 @@ def plan_forward(
     taps: Collection[str] = (),
     output: str | None = None,
     keep: bool = True,
+    receives: bool = False,
 ) -> ForwardPlan:
     """Split the stages that ``output`` and ``taps`` need into those before the first step and those of every step.
 
     ``reuse=False`` (the engine ``naive``) runs every stage in every step on the whole batch: the reference.
     ``keep=False`` runs all stages but those of absent modalities in every step: their outputs need too much memory.
+    ``receives``: the client has no networks of absent modalities, but a row of each output (``absent_rows``).
     """
     specs = backbone.specs
     below = modalities_below(specs)
@@ -80,21 +82,22 @@ def plan_forward(
     off = absent if missing == "zero_feature" else frozenset[str]()
     zeroed = frozenset(s.spec.id for s in steps if s.spec.feature and s.spec.id in off)
     moved = descendants(specs, trained)
-    live = recomputed(specs, trained, absent) if reuse else frozenset(below)
+    live = recomputed(specs, trained, absent) if reuse else frozenset(below) - (absent if receives else frozenset())
     if reuse:
         live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
     every = _joined(backbone, [s for s in steps if s.spec.id in live], trained, wanted)
     sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
-    before = stages_for(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
+    is_shared = reuse or receives
+    before = stages_for(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if is_shared else frozenset())
     return ForwardPlan(
         before=before,
         every_step=tuple(every),
         sources=sources,
         absent=absent,
         zero_features=zeroed,
-        shared_absent=reuse,
+        shared_absent=is_shared,
         step_bytes=sum(s.step_bytes for s in every if s.spec.id in (moved - absent if reuse else moved)),
     )
 
@@ -130,15 +133,21 @@ def stages_for(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[st
 
 @torch.no_grad()
 def compute_sources(
-    backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
+    backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int, received: Values | None = None
 ) -> dict[str, Rows]:
-    """Compute the sources of all steps: (n, ...) in chunks, or (1, ...) for absent modalities with reuse."""
+    """Compute the sources of all steps: (n, ...) in chunks, or (1, ...) for absent modalities with reuse.
+
+    ``received``: outputs of absent modalities' networks, where these are not here (``absent_rows``).
+    """
     zeros = _zero_values(backbone, plan)
     present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
     absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
     fixed = {s: x for s, x in present.items() if s in plan.sources} | zeros
     once = [s for s in plan.before if plan.shared_absent and s.spec.id in plan.absent]
-    shared = run_stages(once, absent | zeros, plan, 1)
+    if received:
+        shared = {s.spec.id: received[s.spec.id] for s in once if s.spec.id in received}
+    else:
+        shared = run_stages(once, absent | zeros, plan, 1)
     computed: Values = {s: shared[s] for s in plan.sources if s in shared}
     each = [s for s in plan.before if s not in once]
     if not each:
@@ -154,6 +163,29 @@ def compute_sources(
                 computed[s] = values[s].new_empty(num_windows, *values[s].shape[1:])
             computed[s][start:stop] = values[s]
     return fixed | computed
+
+
+@torch.no_grad()
+def absent_rows(backbone: Backbone, missing: Missing) -> Values:
+    """One row of the output of every stage that does not read all modalities, where all of them are absent.
+
+    What depends on absent modalities alone has this output, whatever the others are.
+    """
+    below, everything = modalities_below(backbone.specs), frozenset(backbone.shape.modalities)
+    stages = [s for s in backbone.stages if below[s.spec.id] < everything]
+    values: Values = {RAW + m: zero_input(backbone, m) for m in everything}
+    for stage in stages:
+        output = stage.module(*(values[i] for i in stage.spec.inputs))
+        is_zero = stage.spec.feature and missing == "zero_feature"
+        values[stage.spec.id] = torch.zeros_like(output) if is_zero else output
+    return {s.spec.id: values[s.spec.id] for s in stages}
+
+
+def absent_groups(backbone: Backbone, present: Collection[str], wanted: Collection[str]) -> frozenset[GroupId]:
+    """Groups of stages that run for ``wanted`` ones and depend on absent modalities alone."""
+    running, below = ancestors(backbone.specs, wanted), modalities_below(backbone.specs)
+    absent = (s for s in backbone.specs if s.id in running and below[s.id].isdisjoint(present))
+    return frozenset(j for s in absent for j in s.groups)
 
 
 def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:

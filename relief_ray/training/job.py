@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from relief_ray.core.client import ClientProgram
+from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ClientId, Fleet, Receipt, Reduced, Reduction, States, Trained, Update
 from relief_ray.core.protocols import Planner
 from relief_ray.core.streams import Streams
@@ -27,6 +28,7 @@ class Job:
 
     Attributes:
         build: builds the backbone, with the modules that the method adds.
+        layout: its groups.
         trainer: settings of local training.
         fleet: all clients with their modalities and device types.
         clients: each client's training windows, by client id.
@@ -46,6 +48,7 @@ class Job:
     """
 
     build: Callable[[], Backbone]
+    layout: GroupLayout
     trainer: TrainerConfig
     fleet: Fleet
     clients: tuple[WindowSet, ...]
@@ -87,6 +90,8 @@ class BlockResult:
         refused: receipts of the rejected clients, whose work is charged too.
         updates: single updates, where the reduction collects them.
         pairwise: single clients' fusion updates, in rounds that record them.
+        payloads: encoded updates of the accepted clients, where these travel in place of values
+            (``Wire.keeps_payload``).
     """
 
     sums: Sums
@@ -96,6 +101,7 @@ class BlockResult:
     refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()
     pairwise: tuple[Update, ...] = field(default=())
+    payloads: tuple[bytes, ...] = ()
 
 
 def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:

@@ -108,6 +108,20 @@ class GroupVectors(Mapping[GroupId, Tensor]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """Outputs (1, ...) of absent sensors' networks that a client does not have, by stage (``absent_rows``).
+
+    ``nbytes``: length of those that came down; the others are known to be 0.
+    """
+
+    rows: Values = field(default_factory=dict)
+    nbytes: int = 0
+
+
+NOTHING = Received()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClientRun:
     """One client's local training in one round, before its model is loaded.
 
@@ -119,6 +133,7 @@ class ClientRun:
         clock: seconds and steps of this run, probes included.
         probes: each probe that was made: its trial assignment and its number of windows.
         statistics: running statistics of BatchNorm layers that the client has kept.
+        received: what stands for absent sensors' networks, where the client does not have these.
     """
 
     context: ClientContext
@@ -128,6 +143,7 @@ class ClientRun:
     clock: Stopwatch = field(default_factory=Stopwatch)
     probes: list[tuple[Assignment, int]] = field(default_factory=list)
     statistics: Params = field(default_factory=dict)
+    received: Received = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.core.client import ClientContext, ClientProgram, Probed, send_all, task_loss
-from relief_ray.core.codec import cut, encoded_nbytes
+from relief_ray.core.codec import cut, sent
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
-from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, missing_mode, most_windows
+from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
 from relief_ray.kernels.library import require_library, squares
 from relief_ray.models.backbone import Backbone, move_frozen
@@ -32,6 +32,8 @@ from relief_ray.training.config import TrainerConfig
 from relief_ray.training.forward_plan import (
     BatchBuffers,
     ForwardPlan,
+    Values,
+    absent_rows,
     compute_sources,
     kept_bytes,
     output_bytes,
@@ -39,9 +41,11 @@ from relief_ray.training.forward_plan import (
 )
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.local_step import (
+    NOTHING,
     ClientRun,
     GroupVectors,
     LoadedRun,
+    Received,
     Stopwatch,
     accumulate_gradients,
     observed_rows,
@@ -94,11 +98,30 @@ class Trainer:
         """
         return self.train_run(self.begin(context, task, data, program))
 
-    def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
-        """Let the client's program refine its task, for which it may probe."""
+    def rows(self, theta: Params, missing: Missing) -> Values:
+        """One row of every stage's output where all sensors are absent, of the whole model ``theta``."""
+        for j, value in theta.items():
+            self.theta[j].copy_(value)
+        scale_adapters(self.backbone, 1.0)
+        return absent_rows(self.backbone, missing)
+
+    def begin(
+        self,
+        context: ClientContext,
+        task: Assignment,
+        data: ClientInputs,
+        program: ClientProgram,
+        received: Received = NOTHING,
+    ) -> ClientRun:
+        """Let the client's program refine its task, for which it may probe.
+
+        ``received``: what stands for absent sensors' networks, where ``context.start`` lacks these.
+        """
         clock = Stopwatch(on_gpu=self.device.type == "cuda")
         kept, context = of_statistics(context.state), replace(context, state=without_statistics(context.state))
-        run = ClientRun(context=context, task=task, data=data, program=program, clock=clock, statistics=kept)
+        run = ClientRun(
+            context=context, task=task, data=data, program=program, clock=clock, statistics=kept, received=received
+        )
         context = replace(context, probe=partial(self._probe, run))
         return replace(run, context=context, task=program.refine(context, task))
 
@@ -115,7 +138,7 @@ class Trainer:
         scale_adapters(self.backbone, task.lora_scale)
         self.backbone.statistics.load(run.statistics)
         num_windows = len(run.data.labels)
-        plan = self.plan(context.info.modalities, task, num_windows)
+        plan = self.plan(context.info.modalities, task, num_windows, receives=bool(run.received.rows))
         is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
         return LoadedRun(
             context=context,
@@ -125,6 +148,7 @@ class Trainer:
             clock=run.clock,
             probes=run.probes,
             statistics=run.statistics,
+            received=run.received,
             plan=plan,
             output=task.output or self.backbone.output,
             cross_entropy=cross_entropy if self.config.engine == "fused" else functional.cross_entropy,
@@ -145,19 +169,20 @@ class Trainer:
         return TrainingMode(varying, seed, self.device)
 
     def finish(self, run: LoadedRun, flat: Tensor, in_place: bool = False) -> Update:
-        """Build the update to the client's model ``flat`` (numel,) and pass it to the client's program.
+        """Build the update to the client's model ``flat`` (numel,), pass it to the client's program and send it.
 
         ``in_place``: the delta may overwrite ``flat``.
         """
         update = run.program.after(run.context, self._update(run, flat, in_place))
+        update = sent(self.backbone.layout, update, self.config.wire)
         statistics = self.backbone.statistics.state()
         return replace(update, state={**update.state, **statistics}) if statistics else update
 
-    def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
+    def plan(self, present: Collection[str], task: Assignment, num_windows: int, receives: bool = False) -> ForwardPlan:
         """Plan which stages run once per round; outputs too large to keep (``MAX_KEPT_BYTES``) run in every step."""
         missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
         chosen = frozenset(present), frozenset(task.train), missing, reuse, tuple(task.taps), task.output
-        plan_for = partial(self._plan_forward, *chosen)
+        plan_for = partial(self._plan_forward, *chosen, receives=receives)
         plan: ForwardPlan = plan_for()
         kept = kept_bytes(plan, self._output_bytes) * num_windows
         return plan if kept <= MAX_KEPT_BYTES else plan_for(keep=False)
@@ -213,7 +238,7 @@ class Trainer:
         clock, num_windows = run.clock, len(run.data.labels)
         began = clock.read()
         with casting(self.config.autocast, self.device):
-            sources = compute_sources(self.backbone, run.plan, run.data.inputs, num_windows)
+            sources = compute_sources(self.backbone, run.plan, run.data.inputs, num_windows, run.received.rows)
         batches = BatchBuffers(sources, num_windows, run.max_windows)
         clock.add("forward", began)
         return batches
@@ -263,9 +288,10 @@ class Trainer:
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] if in_place else torch.empty_like(local[j]) for j in task.up}
         # What nobody changes on its way is measured while it is in the cache.
+        is_final = run.program.after is send_all and self.config.wire.up == "float32"
         sq_norm: dict[GroupId, float] = {}
         for j, into in delta.items():
-            if self.config.engine == "fused" and run.program.after is send_all:
+            if self.config.engine == "fused" and is_final:
                 sq_norm[j] = squares(local[j], origin[j].contiguous(), into)
             else:
                 torch.sub(local[j], origin[j], out=into)
@@ -281,8 +307,7 @@ class Trainer:
         receipt = Receipt(
             assignment=task,
             work=work,
-            bytes_down=encoded_nbytes(layout, task.down) if task.down else 0,
-            bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
+            bytes_down=run.received.nbytes,
             stats=observed_rows(run),
             probes=tuple(run.probes),
             sq_norm=sq_norm,
@@ -311,9 +336,12 @@ class Trainer:
 
 
 def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copy the received model into ``theta`` and overlay the client's personal parts."""
-    for j, value in context.start.items():
-        theta[j].copy_(value)
+    """Copy the received model into ``theta``, NaN where the client has none, and overlay its personal parts."""
+    for j, value in theta.items():
+        if j in context.start:
+            value.copy_(context.start[j])
+        else:
+            value.fill_(torch.nan)
     zero_unsent_ranks(theta, context.layout, task.down)
     _overlay_personal(theta, context, task.keep)
 

@@ -163,7 +163,7 @@ def test_a_preset_with_one_field_changed_keeps_the_others():
         ({"name": "v2_mandatory", "gamma": 0.5}, "v2_mandatory"),
         ({"name": "relief", "weighting": "samples"}, "relief"),
         ({"name": "fedprox", "mu": 1.0}, "fedprox"),
-        ({"name": "relief", "select": "all"}, "v1"),
+        ({"name": "relief", "budget": "none"}, "v1"),
     ],
 )
 def test_a_variation_is_labelled_by_the_preset_it_varies(strategy, label):
@@ -208,7 +208,7 @@ def test_a_date_is_a_text_and_what_json_does_not_know_is_refused(tmp_path):
 
 def test_a_setting_goes_below_a_strategy_given_by_name():
     assert override({"strategy": "relief"}, ["strategy.gamma=0.5"]) == {"strategy": {"name": "relief", "gamma": 0.5}}
-    assert parse(override({"strategy": "v2"}, ["strategy.gamma=0.5"])).strategy.cohort is False
+    assert parse(override({"strategy": "v2"}, ["strategy.gamma=0.5"])).strategy.mean == "participants"
 
 
 def test_settings_leave_the_original_alone_and_later_ones_win():
@@ -295,7 +295,7 @@ def test_an_identity_names_the_method_the_model_and_the_data_and_what_differs_fr
     changed = {"strategy": "v1", "training": {"lr": 0.1, "epochs": 5}, "fleet": {"rotation": 1}, "seed": 3}
     assert parse(changed).identity() == {
         "schema": SCHEMA,
-        "strategy": {"name": "relief", "select": "all"},
+        "strategy": {"name": "relief", "budget": "none"},
         "backbone": {"name": "cnn"},
         "data": {"name": "dsa_mini"},
         "training": {"lr": 0.1},

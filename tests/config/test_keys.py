@@ -26,7 +26,19 @@ EMPTY = frozenset("a an the of or and its is this for in to by value key setting
 
 def test_the_table_has_every_key_of_the_tree():
     known = {key.key for key in all_keys()}
-    sections = {"data", "fleet", "training", "server", "evaluation", "costs", "record", "runtime", "tracking", "choice"}
+    sections = {
+        "data",
+        "fleet",
+        "training",
+        "transfer",
+        "server",
+        "evaluation",
+        "costs",
+        "record",
+        "runtime",
+        "tracking",
+        "choice",
+    }
     in_tree = {".".join((*path, key)) for path, key in ALL_KEYS if not {"strategy", "backbone"} & {*path}}
     assert in_tree - known == sections & in_tree
     for section, classes in (("strategy", [type(p) for p in PRESETS.values()]), ("backbone", BACKBONES.values())):

@@ -243,6 +243,25 @@ VARIATIONS: dict[str, Case] = {
         )
         for name in ("fedprox", "fedsa_lora", "fedel", "helora", "v2", "drop_slow")
     },
+    "v1, int8 up, bfloat16 down, reachable": Case(
+        preset="v1",
+        family="variation",
+        sections={"transfer": {"up": "int8", "down": "bfloat16", "download": "reachable"}},
+        is_fast=True,
+    ),
+    "relief, epochs, float16, reachable, zero_feature": Case(
+        preset="v1",
+        family="variation",
+        sections={
+            "training": {"epochs": 3, "lr": 0.01, "missing": "zero_feature", "engine": "naive"},
+            "transfer": {"up": "float16", "down": "float16", "download": "reachable"},
+        },
+        strategy={"budget": "epochs", "mean": "participants", "deadline_fraction": 0.5},
+        is_fast=True,
+    ),
+    "fedicu, int8 up, float16 down": Case(
+        preset="fedicu", family="variation", sections={"transfer": {"up": "int8", "down": "float16"}}, is_fast=True
+    ),
     "fedlease, half take part": half_take_part("fedlease", fast=True, encoders="cluster"),
     "pilot, half take part": half_take_part("pilot", fast=True, training={"engine": "naive"}),
     "darkdistill, half take part": half_take_part("darkdistill", bin_nats=0.25),
@@ -281,6 +300,7 @@ MOMENT_VARIATIONS: dict[str, Case] = {
         for preset in ("relief", "pilot")
     },
 }
+FORMATS: Values = {"transfer": {"up": "int8", "down": "float16", "download": "reachable"}}
 MASKED = MOMENT | {"training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"}}
 CASES: dict[str, Case] = {
     **of_presets("preset", "", {}, METHODS),
@@ -289,9 +309,15 @@ CASES: dict[str, Case] = {
     **VARIATIONS,
     **OTHER_CLIENTS,
     **of_presets("few", ", 3 clients", {"data": THREE}, presets=KINDS),
+    "relief, 3 clients, int8 up, float16 down, reachable": Case(
+        preset="relief", family="few", sections={"data": THREE, **FORMATS}
+    ),
     **of_presets("crowd", ", 100 clients", {"data": HUNDRED}),
     **of_presets("moment", ", moment", MOMENT, KINDS_ON_MOMENT),
     **MOMENT_VARIATIONS,
+    "relief, moment, int8 up, float16 down, reachable": Case(
+        preset="relief", family="moment variation", sections=MOMENT | FORMATS
+    ),
     **of_presets("moment masked", ", moment, zero_feature", MASKED),
     **of_presets("moment resumed", ", moment, 3 rounds", MOMENT | {"rounds": 3}),
 }

@@ -42,9 +42,10 @@ def done(client, up):
 
 
 def accountant(toy, whole=True, **more):
-    bill = WholeRounds(layout=ADDED, own=ADDED.select(LAYOUT.ids), epochs=2, batch_size=8, engine="reuse")
+    counter = Counter(toy.chain(), ADDED, "zero_input")
+    bill = WholeRounds(counter=counter, own=ADDED.select(LAYOUT.ids), epochs=2, batch_size=8, engine="reuse")
     return CostAccountant(
-        counter=Counter(toy.chain(), ADDED, "zero_input"),
+        counter=counter,
         types=DEVICES["paper"],
         clocks={kind.name: kind(utilisation=1e-12) for kind in (FlopProportional, SplitNaive, SplitReuse)},
         whole=bill if whole else None,

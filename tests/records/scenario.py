@@ -59,6 +59,7 @@ LAYOUT = GroupLayout(
 )
 # What a round's record takes from a run's setup.
 SETUP = SimpleNamespace(
+    received=SimpleNamespace(underflow=0.0),
     layout=LAYOUT,
     num_own_values=LAYOUT.numel,
     fleet=(0, 1, 2),

@@ -40,9 +40,9 @@ MACHINE = Machine(
 STRATEGIES = {
     "fedavg": {"name": "fedavg"},
     "relief": {"name": "relief", "select": "divergence", "mandatory": True},
-    "v1": {"name": "relief", "select": "all", "mandatory": True},
-    "v2": {"name": "relief", "select": "divergence", "mandatory": False, "cohort": False},
-    "v2_mandatory": {"name": "relief", "select": "divergence", "mandatory": True, "cohort": False},
+    "v1": {"name": "relief", "budget": "none"},
+    "v2": {"name": "relief", "select": "divergence", "mandatory": False, "mean": "participants"},
+    "v2_mandatory": {"name": "relief", "select": "divergence", "mandatory": True, "mean": "participants"},
     "v3": {"name": "relief", "select": "random", "mandatory": False},
 }
 

@@ -100,6 +100,5 @@ def test_slots_by_hand(make, groups, strategy, trained, expected):
     assert len(slots) == 3 and tuple(map(sum, zip(*slots, strict=True))) == expected
 
 
-def test_methods_that_offer_everything_have_no_slots(make):
+def test_a_method_without_a_bootstrap_has_no_slots(make):
     assert count_slots(make("fedavg")) is None
-    assert count_slots(make("v1")) is None

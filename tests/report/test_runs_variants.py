@@ -13,7 +13,7 @@ def test_a_preset_keeps_its_name_in_any_company():
     assert variant_names([half]) == ["relief (gamma=0.5)"]
     assert variant_names([half, usual]) == ["relief (gamma=0.5)", "relief"]
     assert variant_names(
-        [("v2", {"strategy": {"name": "relief", "cohort": False, "mandatory": False, "gamma": 0.5}})]
+        [("v2", {"strategy": {"name": "relief", "mean": "participants", "mandatory": False, "gamma": 0.5}})]
     ) == ["v2 (gamma=0.5)"]
 
 

@@ -23,7 +23,7 @@ def braces_balance(text):
 
 def test_every_method_data_set_and_tool_has_an_entry_and_no_other():
     methods = {preset.config.citation for preset in DESCRIBED.values()} - {None}
-    assert len(methods) == 11 and set(ENTRIES) == methods | OTHERS | TOOLS
+    assert len(methods) == 12 and set(ENTRIES) == methods | OTHERS | TOOLS
 
 
 def test_every_built_in_method_with_a_paper_cites_it():

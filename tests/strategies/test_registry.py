@@ -46,6 +46,7 @@ ALLOWED = {
         "relief_ray/strategies/bounds.py": ({"FedAvg": 4, "import": 1}, "bounds are FedAvg over other clients"),
         "relief_ray/strategies/common.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
         "relief_ray/strategies/fedlease.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/fednova.py": ({"FedAvg": 1, "import": 1}, "is FedAvg with another mean"),
         "relief_ray/strategies/fedprox.py": ({"FedAvg": 1, "import": 1}, "is FedAvg with another objective"),
         "relief_ray/strategies/fedsa_lora.py": (
             {"fedavg": 1, "FedAvg": 1, "import": 1},
@@ -61,7 +62,10 @@ ALLOWED = {
         "tune_configs/frontier.py": ({"v2_mandatory": 1}, "the search varies over whom updates are averaged"),
         "tune_configs/paper_grids.py": ({"v2_mandatory": 2, "v3_mandatory": 2}, "two grids have some of our variants"),
     },
-    "fedprox": {"relief_ray/studies/preset_specs.py": ({"fedprox": 3}, "presets choose methods")},
+    "fedprox": {
+        "relief_ray/strategies/fednova.py": ({"import": 1}, "has FedProx's partial work"),
+        "relief_ray/studies/preset_specs.py": ({"fedprox": 3}, "presets choose methods"),
+    },
     "bounds": {
         "actors/runtime/session.py": ({"local": 1}, "Ray's own word, for its address"),
         "relief_ray/records/sync/mlflow.py": ({"local": 1}, "MLflow's own word, for a data set on disk"),
@@ -88,6 +92,7 @@ ROLES = {
         "actors/commands/study.py": (2, COMPARED),
         "relief_ray/report/tables/paper.py": (3, "figures of the paper's text"),
         "tune_configs/frontier.py": (4, CHOICE),
+        "tune_configs/plus.py": (2, CHOICE),
         "tune_configs/paper_grids.py": (5, CHOICE),
         "relief_ray/studies/preset_specs.py": (4, CHOICE),
         "relief_ray/report/remarks.py": (4, COMPARED),
@@ -100,6 +105,7 @@ ROLES = {
         "relief_ray/report/figures/timeline.py": (1, "the lower panel"),
         "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
         "tune_configs/frontier.py": (6, CHOICE),
+        "tune_configs/plus.py": (2, CHOICE),
         "tune_configs/paper_grids.py": (6, CHOICE),
         "relief_ray/studies/preset_specs.py": (5, CHOICE),
         "relief_ray/report/remarks.py": (2, "it and own methods come first in the page's sentence"),

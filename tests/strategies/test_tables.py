@@ -66,7 +66,7 @@ class World:
         work = Work(
             num_windows=NOMINAL_WINDOWS, epochs=5, num_steps=steps, engine="naive", loss=0.0, measured=StageTimes()
         )
-        up, down = self.planner.counter.nbytes(task.up), self.planner.counter.nbytes(task.down)
+        up, down = self.planner.counter.nbytes_up(task), self.planner.counter.nbytes_down(task, ())
         return Receipt(assignment=task, work=work, bytes_down=down, bytes_up=up, probes=probes)
 
     def bill(self, receipts, clock=CLOCK):

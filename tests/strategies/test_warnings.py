@@ -60,7 +60,7 @@ def state_of(layout, d_bar):
 
 def test_those_without_a_deadline_and_those_that_want_none_are_not_warned():
     context = toy_context(CNN, PAPER, 1, CROWDED)
-    assert warnings(Relief(select="all"), context) == ()
+    assert warnings(Relief(budget="none"), context) == ()
     assert warnings(Relief(select="none", deadline_s=1e-6), context) == ()
 
 

@@ -3,6 +3,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 
 from relief_ray.config.experiment import parse
+from relief_ray.core.codec import Wire
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import Schedule, TrainingConfig, trainer_config
 from relief_ray.training.optimizer import UpdateRule
@@ -113,8 +114,9 @@ def test_schedules_by_hand():
 
 def test_the_trainer_gets_what_is_configured():
     chosen = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 2.0, "schedule": "step"}
-    settings = trainer_config(TrainingConfig(**chosen, schedule_every=4), "gemm", num_rounds=9)
+    settings = trainer_config(TrainingConfig(**chosen, schedule_every=4), "gemm", 9, Wire(up="int8"))
     assert settings.rule == UpdateRule(name="sgd", momentum=0.9, weight_decay=1e-4) and settings.clip_norm == 2.0
+    assert settings.wire == Wire(up="int8")
     assert settings.schedule == Schedule(name="step", num_rounds=9, every=4, factor=0.1)
 
 

@@ -34,6 +34,7 @@ def job(tmp_path):
     )
     return Job(
         build=build,
+        layout=build().layout,
         trainer=TrainerConfig(lr=1e-2, batch_size=8, missing="zero_input", engine="naive"),
         fleet=Fleet(clients=clients, modalities=SHAPE.modalities),
         clients=tuple(some(n) for n in sizes),

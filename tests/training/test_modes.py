@@ -182,6 +182,7 @@ def job(tmp_path):
     )
     return Job(
         build=partial(BUILD["normed"], SHAPE, 5),
+        layout=BUILD["normed"](SHAPE, 5).layout,
         trainer=TrainerConfig(lr=1e-2, batch_size=8, missing="zero_feature", engine="reuse"),
         fleet=Fleet(clients=clients, modalities=ALL),
         clients=tuple(some(n) for n in SIZES),

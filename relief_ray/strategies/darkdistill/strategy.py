@@ -18,7 +18,6 @@ import torch
 from pydantic import Field
 
 from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import GroupLayout
@@ -123,7 +122,7 @@ def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple
 
 
 def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, depth: int) -> Assignment:
-    """Assignment of a client of that depth: its prefix is trained and sent; ``upload="full"`` sends all down."""
+    """Assignment of a client of that depth: its prefix is trained and sent; ``full`` is charged the whole model."""
     layout, lasts = context.layout, last_layers(context.layout, config.num_depths)
     prefix = layout.select(g for g in layout if level(g, lasts) <= depth)
     *taps, output = outputs(layout, lasts, depth)
@@ -132,6 +131,7 @@ def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, dep
         down=prefix if config.upload == "prefix" else layout.select(),
         train=prefix,
         up=prefix,
+        charged_up=None if config.upload == "prefix" else layout.select(),
         epochs=context.epochs,
         taps=frozenset(t for t in taps if t is not None),
         output=output,
@@ -145,8 +145,7 @@ def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> 
     deepest = len(last_layers(context.layout, config.num_depths))
 
     def times(client: ClientInfo, depth: int) -> StageTimes:
-        task = assigned(config, context, client, depth)
-        return context.planner.times(client.id, task if config.upload == "prefix" else replace(task, up=task.down))
+        return context.planner.times(client.id, assigned(config, context, client, depth))
 
     chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
     return tuple(assigned(config, context, c, chosen[c.device]) for c in context.participants)
@@ -161,18 +160,15 @@ def report(config: DarkDistill, context: ClientContext, update: Update) -> Updat
     """Charge the report: 5 bytes a window (a label of one byte), or 7 a cell of the histogram (label, bin, count).
 
     More than 256 classes take labels of four bytes.
-
-    ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """
     receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
-    payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
     kind = torch.uint8 if num_classes(layout) <= 256 else torch.int32
     num_bytes = (kind.itemsize + 4) * len(stats["label"])
     if config.bin_nats is not None:
         label, difficulty, num_cells = binned(stats["label"], stats["difficulty"], config.bin_nats)
         stats, num_bytes = {"label": label, "difficulty": difficulty}, (kind.itemsize + 6) * num_cells
     stats = {**stats, "label": stats["label"].to(kind)}
-    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=payload + num_bytes))
+    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=receipt.bytes_up + num_bytes))
 
 
 def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> list[DepthModel]:

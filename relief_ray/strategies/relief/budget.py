@@ -25,10 +25,10 @@ from relief_ray.core.federated import Diagnostics, RoundContext
 from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import ClientId, ClientInfo, Fleet, Receipt, ServerState
 from relief_ray.server.aggregation import from_tensor, to_tensor
+from relief_ray.strategies.common import SLACK
 from relief_ray.support.errors import UserError
 
 Seconds = Callable[[Sequence[GroupId]], float]
-SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +175,7 @@ def by_cost(load: Load) -> list[GroupId]:
 # ``oldest`` and ``per_element`` are this project's own; the paper has ``divergence`` (V0, V2) and ``random`` (V3).
 
 
-Select = Literal["divergence", "per_element", "oldest", "random", "none", "all"]
+Select = Literal["divergence", "per_element", "oldest", "random", "none"]
 D_BAR = "d_bar"
 LAST_ROUND = "last_round"
 

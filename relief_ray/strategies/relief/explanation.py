@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Explanation, ExplanationSection
+from relief_ray.strategies.common import SLACK
 from relief_ray.strategies.relief import budget
 from relief_ray.support.errors import counted
 
@@ -89,6 +90,70 @@ def without_choice(client: ClientInfo, num_groups: int, *, is_bootstrap: bool) -
     return Explanation(
         summary=f"V1 has no budget: {who} trains all {num_groups} groups that its sensors reach, in every round."
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochsBought:
+    """Figures that decided the epochs of one client (``budget: epochs``).
+
+    Attributes:
+        client: the client.
+        target_s: budget ``T*``.
+        seconds: of its round with 1, 2, ... epochs of everything within its reach.
+        chosen: epochs that it runs.
+        groups: groups that it trains.
+        nbytes: bytes down and up.
+        whole_nbytes: bytes down and up of the whole model, in the same formats.
+        fedavg_s: seconds of its round under FedAvg.
+    """
+
+    client: ClientInfo
+    target_s: float
+    seconds: tuple[float, ...]
+    chosen: int
+    groups: tuple[GroupId, ...]
+    nbytes: tuple[int, int]
+    whole_nbytes: tuple[int, int]
+    fedavg_s: float
+
+
+def epochs_explained(bought: EpochsBought) -> Explanation:
+    """Three sections: the budget, the epochs that it buys, and the bytes that are not sent."""
+    spent_s, target_s = bought.seconds[bought.chosen - 1], bought.target_s
+    rows = [
+        (str(n), f"{s:.3f}", f"+{s - target_s:.3f}" if s > target_s * (1 + SLACK) else "", "yes" * (n == bought.chosen))
+        for n, s in enumerate(bought.seconds, 1)
+    ]
+    is_late = spent_s > target_s * (1 + SLACK)
+    late = f"Not one epoch fits: it runs one, and is done {spent_s - target_s:.3f} s after T*." if is_late else ""
+    budget_lines = (
+        "T* is the least time in which every client trains its mandatory number of groups, as in RELIEF.",
+        f"Training the whole model, as in FedAvg, would keep this client busy for {bought.fedavg_s:.3f} s.",
+    )
+    down, up = (f"{1 - own / whole:.0%}" for own, whole in zip(bought.nbytes, bought.whole_nbytes, strict=True))
+    sections = (
+        ExplanationSection(heading=f"1. The budget of a round is T* = {target_s:.3f} s", lines=budget_lines),
+        ExplanationSection(
+            heading=f"2. It buys this client {counted(bought.chosen, 'epoch')}, done after {spent_s:.3f} s",
+            lines=(f"It trains all {len(bought.groups)} groups that its sensors reach.", *([late] if late else [])),
+            head=("epochs", "busy, s", "over T*", "chosen"),
+            rows=tuple(rows),
+        ),
+        ExplanationSection(
+            heading=f"3. It receives {bought.nbytes[0]:,} and sends {bought.nbytes[1]:,} bytes",
+            lines=(f"That is {down} less down and {up} less up than the whole model in the same formats.",),
+        ),
+    )
+    facts: dict[str, object] = {
+        "target_s": target_s,
+        "epochs": bought.chosen,
+        "seconds": list(bought.seconds),
+        "planned_s": spent_s,
+        "bytes_down": bought.nbytes[0],
+        "bytes_up": bought.nbytes[1],
+        "groups": list(bought.groups),
+    }
+    return Explanation(sections=sections, groups=bought.groups, facts=facts)
 
 
 def offers(

@@ -5,6 +5,9 @@
 ``aggregate`` (orange): A_m and E_m averaged within the cohort that trained them (Eq. (3)), B with weights |M_n| / M
 (Eq. (4), ``role_weight``), head over those that trained it; then divergence (Eq. (5)) and its moving average (Eq. (6)).
 
+``budget`` says what T* buys. ``groups`` is the paper's; with ``epochs``, which is ours, a client trains everything
+within its reach, for the most whole epochs ``e`` with ``t_n(G_n, e) <= T*``; with ``none`` there is no T* (V1).
+
 Wu, Ding and Huang, "RELIEF: Turning Missing Modalities into Training Acceleration for Federated Learning on
 Heterogeneous IoT Edge".
 """
@@ -24,6 +27,7 @@ from relief_ray.core.federated import ExplainRequest, Insight, PlannedRun, Round
 from relief_ray.core.groups import GroupId, ParamGroup
 from relief_ray.core.messages import (
     BOOTSTRAP,
+    MAX_EPOCHS,
     Assignment,
     ClientId,
     ClientInfo,
@@ -43,7 +47,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import Preset, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import SLACK, Preset, StrategyConfig, most_epochs, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.budget import (
     D_BAR,
@@ -56,7 +60,15 @@ from relief_ray.strategies.relief.budget import (
     smoothed,
     trained_in,
 )
-from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
+from relief_ray.strategies.relief.explanation import (
+    EpochsBought,
+    Reasons,
+    epochs_explained,
+    explanation,
+    offers,
+    without_choice,
+)
+from relief_ray.support.errors import listed
 
 _DEADLINE_TEXT = "RELIEF's budget: the least time in which every client can train its mandatory number of groups"
 
@@ -77,15 +89,26 @@ class Relief(StrategyConfig):
     # Slots decide both speed and accuracy; gamma only smooths the ranking.
     search = search_over("slots_slowest", (None, 3, 5), "slots")
     one_of = ("slots_slowest", "deadline_s", "deadline_fraction")
-    read_with = (("fill", "count", ("slots_slowest", "cover")),)
+    read_with = (
+        ("budget", "groups", ("select", "mandatory", "fill", "slots_slowest", "cover")),
+        ("budget", ("groups", "epochs"), ("deadline_s", "deadline_fraction")),
+        ("budget", "epochs", ("max_epochs",)),
+        ("fill", "count", ("slots_slowest", "cover")),
+    )
+    only_whole = ""
     name: Literal["relief"] = "relief"
+    budget: Literal["groups", "epochs", "none"] = "groups"
+    """What ``T*`` buys a client: a number of groups (Eq. (7)), or whole epochs of all groups that it reaches; ``none``:
+    it trains all of these for all epochs."""
+    max_epochs: int | None = Field(default=None, ge=1, le=MAX_EPOCHS)
+    """The most epochs that ``budget: epochs`` buys; None: ``training.epochs``."""
     select: Select = "divergence"
-    """The order in which groups beyond the mandatory ones are offered (``relief.budget``); ``all`` trains every
-    accessible group."""
+    """The order in which groups beyond the mandatory ones are offered (``relief.budget``)."""
     mandatory: bool = True
     """Whether every client trains the fusion blocks of its own sensors, whatever they take."""
-    cohort: bool = True
-    """Whether to average within the clients that trained a group; else over all participants (absent = no change)."""
+    mean: Literal["cohort", "participants"] = "cohort"
+    """Whether to average within the ``cohort`` that trained a group, or over all ``participants`` (absent = no
+    change)."""
     gamma: float = Field(default=0.9, gt=0.0, lt=1.0)
     """Weight of a round's divergence in its moving average (Eq. (6))."""
     fill: Literal["count", "time"] = "count"
@@ -110,8 +133,8 @@ class Relief(StrategyConfig):
 
     @property
     def has_deadline(self) -> bool:  # type: ignore[override]
-        """Whether it has a round target: not where everything within reach is trained."""
-        return self.select != "all"
+        """Whether it has a round target ``T*``."""
+        return self.budget != "none"
 
     @property
     def is_deadline_given(self) -> bool:
@@ -119,8 +142,8 @@ class Relief(StrategyConfig):
         return self.deadline_s is not None or self.deadline_fraction is not None
 
     def rounds_needed(self, participation: float) -> int:
-        """2 with budgets, since round 1 is the bootstrap, which is the same whatever they are; 1 without."""
-        return 1 if self.select == "all" else 2
+        """2 with budgets of groups, since round 1 is the bootstrap, which is the same whatever they are; 1 without."""
+        return 2 if self.budget == "groups" else 1
 
     def build(self) -> Strategy:
         """Build the strategy."""
@@ -146,7 +169,7 @@ class Relief(StrategyConfig):
 def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
     """Weight of a client: 1 or its sample count, times ``|M_n|`` for B (Eq. (4); 1/M cancels) unless diluted (V2)."""
     weight = float(base(group, client, task))
-    by_modalities = group.role == "fusion_b" and (config.cohort or task.phase == BOOTSTRAP)
+    by_modalities = group.role == "fusion_b" and (config.mean == "cohort" or task.phase == BOOTSTRAP)
     return weight * len(client.modalities) if by_modalities else weight
 
 
@@ -194,11 +217,18 @@ def link_s(context: RoundContext, client: ClientInfo) -> float:
 def local_task(
     context: RoundContext, client: ClientInfo, groups: Sequence[GroupId], phase: str = "train"
 ) -> Assignment:
-    """Green box: the whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
+    """Green box: the model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
     chosen = context.layout.select(groups)
     return Assignment(
-        client=client.id, down=context.layout.select(), train=chosen, up=chosen, epochs=context.epochs, phase=phase
+        client=client.id, down=context.download(client), train=chosen, up=chosen, epochs=context.epochs, phase=phase
     )
+
+
+def whole_reach(config: Relief, context: RoundContext, client: ClientInfo, phase: str = "train") -> Assignment:
+    """Everything within a client's reach, for all epochs that its budget may buy."""
+    groups = [g.id for g in context.layout.accessible(client.modalities)]
+    task = local_task(context, client, groups, phase)
+    return task if config.max_epochs is None else replace(task, epochs=config.max_epochs)
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
@@ -239,10 +269,13 @@ def planned_round_s(config: Relief, context: RoundContext) -> float:
 
 def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Allocate a round (blue box): the bootstrap trains ``G_n``; later rounds solve each participant's budget."""
-    if (first := is_bootstrap(config, state)) or config.select == "all":
+    if (first := is_bootstrap(config, state)) or config.budget != "groups":
         phase = BOOTSTRAP if first else "train"
-        reach = ((c, [g.id for g in context.layout.accessible(c.modalities)]) for c in context.participants)
-        return tuple(local_task(context, client, groups, phase) for client, groups in reach)
+        tasks = tuple(whole_reach(config, context, client, phase) for client in context.participants)
+        if config.budget != "epochs":
+            return tasks
+        limit_s = target_s(config, context)
+        return tuple(most_epochs(task, context, limit_s) for task in tasks)
     loads, target = budgets(config, context)
     plans = ((c, plan(config, state, context, c, loads[c.id], target)) for c in context.participants)
     return tuple(local_task(context, client, allocation.groups) for client, allocation in plans)
@@ -251,9 +284,9 @@ def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple
 def is_bootstrap(config: Relief, state: ServerState) -> bool:
     """Whether a state begins the bootstrap (Algorithm 1, line 1): no divergence is known yet by which to rank groups.
 
-    It is the first round of a run; V1 ranks none and has no bootstrap.
+    It is the first round of a run whose budgets are of groups; others rank none and have no bootstrap.
     """
-    return config.select != "all" and D_BAR not in state.tensors
+    return config.budget == "groups" and D_BAR not in state.tensors
 
 
 def plan(
@@ -273,7 +306,7 @@ def aggregate(
 ) -> ServerState:
     """Orange box: Eqs. (3) and (4), then (5) and (6). Without cohorts (V2) absent members count as zero change."""
     sums = reduced.sums.get("global", {})
-    diluted = not (config.cohort or is_bootstrap(config, state))
+    diluted = config.mean == "participants" and not is_bootstrap(config, state)
     total = over_participants(reduction, reduced, tools.fleet) if diluted else over_members
     theta = apply_step(state.models["global"], mean_step(sums, total, tools.layout))
     d = {j: divergence(part) for j, part in sums.items()}
@@ -289,6 +322,19 @@ def fills_nothing(config: Relief, context: RoundContext) -> bool:
     return config.select == "none"
 
 
+def late(config: Relief, context: RoundContext) -> tuple[str, ...]:
+    """Warn of clients for whom not even one epoch ends within ``T*``: they run one all the same."""
+    target = target_s(config, context)
+    seconds = {
+        c.id: context.planner.times(c.id, replace(whole_reach(config, context, c), epochs=1)).busy_s
+        for c in context.fleet.clients
+    }
+    over = [f"client {n}: {s:.4g} s, {s - target:.4g} s more" for n, s in seconds.items() if s > target * (1.0 + SLACK)]
+    if not over:
+        return ()
+    return (f"T* = {target:.4g} s buys not one epoch, and they run one all the same: {listed(over)}",)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FurtherSlot:
     """The least ``T*`` at which a client may train one group beyond its mandatory ones."""
@@ -300,9 +346,11 @@ class FurtherSlot:
 def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """Warn of a deadline that buys nothing, and of a model without blocks by sensor, of which nothing would be trained.
 
-    V1 and ``mandatory_only`` choose no groups.
+    ``mandatory_only`` chooses no groups.
     """
-    if config.select in ("all", "none"):
+    if config.budget == "epochs":
+        return late(config, run.context)
+    if config.budget == "none" or config.select == "none":
         return ()
     tight = tight_deadline(config, run)
     if not tight or any(group.role == "fusion_a" for group in run.context.layout):
@@ -321,7 +369,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """
     loads, target = budgets(config, run.context)
     slots = [s for c in run.context.fleet.clients if (s := further_slot(config, c, loads[c.id])) is not None]
-    if not slots or any(s.needed_s <= target * (1.0 + budget.SLACK) for s in slots):
+    if not slots or any(s.needed_s <= target * (1.0 + SLACK) for s in slots):
         return ()
     least = min(slots, key=lambda s: s.needed_s)
     meaning = "as strategy.deadline_* has it" if config.is_deadline_given else "the least time for all mandatory blocks"
@@ -360,7 +408,9 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     """Solve one client's allocation again with the functions of the run."""
     context, client = request.context, request.client
     state = diagnosed_state(request.before, context.fleet, context.layout)
-    if (first := is_bootstrap(config, state)) or config.select == "all":
+    if config.budget == "epochs":
+        return epochs_bought(config, request)
+    if (first := is_bootstrap(config, state)) or config.budget == "none":
         return without_choice(client, len(context.layout.accessible(client.modalities)), is_bootstrap=first)
     loads, target = budgets(config, context)
     load, d_bar = loads[client.id], smoothed(state.tensors, context.layout)
@@ -383,6 +433,26 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     )
 
 
+def epochs_bought(config: Relief, request: ExplainRequest) -> Explanation:
+    """Price one to all epochs of everything within a client's reach."""
+    context, client = request.context, request.client
+    task, target = whole_reach(config, context, client), target_s(config, context)
+    tries = [replace(task, epochs=epochs) for epochs in range(1, task.epochs + 1)]
+    chosen, planner = most_epochs(task, context, target), context.planner
+    return epochs_explained(
+        EpochsBought(
+            client=client,
+            target_s=target,
+            seconds=tuple(planner.times(client.id, trial).busy_s for trial in tries),
+            chosen=chosen.epochs,
+            groups=tuple(chosen.train),
+            nbytes=planner.nbytes(client.id, chosen),
+            whole_nbytes=planner.nbytes(client.id, train_everything(context, client)),
+            fedavg_s=request.fedavg_s,
+        )
+    )
+
+
 def _set_by(
     config: Relief, context: RoundContext, loads: Mapping[ClientId, budget.Load], target: float
 ) -> ClientInfo | None:
@@ -395,7 +465,7 @@ def _set_by(
         return load.overhead_s + budget.least_slots(load, config.slots_slowest or 0) * load.tau_s
 
     slowest = max(context.fleet.clients, key=needed_s)
-    is_raised = config.cover and target > needed_s(slowest) * (1.0 + budget.SLACK)
+    is_raised = config.cover and target > needed_s(slowest) * (1.0 + SLACK)
     return None if config.is_deadline_given or is_raised else slowest
 
 
@@ -403,14 +473,14 @@ def _set_by(
 PRESETS = {
     "relief": Preset(Relief()),
     "v1": Preset(
-        Relief(select="all"),
+        Relief(budget="none"),
         title="RELIEF without elastic training (V1)",
         kind="ablation",
         about="RELIEF without elastic training: all groups a client can reach, every round",
         search={},
     ),
     "v2": Preset(
-        Relief(cohort=False, mandatory=False),
+        Relief(mean="participants", mandatory=False),
         title="RELIEF without cohort-wise aggregation (V2)",
         kind="ablation",
         about="RELIEF averaging over everybody (absent = no change); blocks not forced",
@@ -422,7 +492,7 @@ PRESETS = {
         about="RELIEF with random groups instead of divergent ones; blocks not forced",
     ),
     "v2_mandatory": Preset(
-        Relief(cohort=False),
+        Relief(mean="participants"),
         title="V2 with mandatory blocks",
         kind="ablation of ours",
         about="V2 with the own sensors' blocks still forced: only dilution differs",

@@ -62,6 +62,7 @@ def make_job(folder: Path, num_clients: int = 4, **changes) -> Job:
     fleet = make_fleet(num_clients)
     job = Job(
         build=partial(TINY.build, SHAPE, 0, "gemm"),
+        layout=TINY.build(SHAPE, 0).layout,
         trainer=TrainerConfig(lr=1e-2, batch_size=4, missing="zero_input", engine="gemm"),
         fleet=fleet,
         clients=tuple(windows(c.num_windows) for c in fleet.clients),
@@ -81,7 +82,10 @@ def start_models(job: Job) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def make_tasks(job: Job, epochs: int = 1) -> list[Assignment]:
-    """Every client trains what it can reach, keeps its head and starts from one of two models."""
+    """Every client trains what it can reach, keeps its head and starts from one of two models.
+
+    It receives the whole model, or with ``Wire.reachable`` what it can reach.
+    """
     layout = job.build().layout
     tasks = []
     for client in job.fleet.clients:
@@ -89,9 +93,8 @@ def make_tasks(job: Job, epochs: int = 1) -> list[Assignment]:
         up = {j: part for j, part in chosen.items() if j != "head.1"}
         keep = layout.select(["head.1"])
         view = "other" if client.id % 4 == 3 else "global"
-        tasks.append(
-            Assignment(client=client.id, down=layout.select(), train=chosen, up=up, keep=keep, epochs=epochs, view=view)
-        )
+        down = chosen if job.trainer.wire.reachable else layout.select()
+        tasks.append(Assignment(client=client.id, down=down, train=chosen, up=up, keep=keep, epochs=epochs, view=view))
     return tasks
 
 

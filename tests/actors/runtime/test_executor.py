@@ -93,14 +93,14 @@ class Holder:
 
     def add_up(self, addends):
         """The sum of consecutive clients, owned by that process."""
-        self._owned = ray.get(self._process.add_up.remote(addends, False)).sums
+        self._owned = ray.get(self._process.add_up.remote(addends, False, None)).sums
         return self._owned
 
     def dies(self):
         """End it; Ray drops what it owned a moment later."""
         ray.kill(self._process)
         until_s = time.monotonic() + 60.0
-        while added_up([self._owned], False) is not None:
+        while added_up([self._owned], False, None) is not None:
             assert time.monotonic() < until_s
             time.sleep(0.1)
         self._start()
@@ -113,7 +113,7 @@ class Round:
         tasks = make_tasks(job)
         self.cut = blocks(tasks)
         self.singles = list(Worker(job).train_blocks(2, start_models(job), [[t] for t in tasks], make_states(job)))
-        self.sums = NodeSums(self.cut, Deadline(limits=Limits(setting=60.0), began_s=time.monotonic()))
+        self.sums = NodeSums(self.cut, Deadline(limits=Limits(setting=60.0), began_s=time.monotonic()), job.layout)
 
     def answer(self, client, holder=None):
         single = self.singles[client]

@@ -113,7 +113,7 @@ def test_clients_change_places_with_their_likes_for_a_shard(job):
         RemoteWorker(index=i, name=f"client-{i}", handle=None, identity=replace(IDENTITY, node=node))
         for i, node in enumerate(nodes)
     ]
-    data = JobData(job, None, "ship", workers, False)
+    data = JobData(job, None, "ship", workers, False, False)
     data._nodes = {
         "x": NodeData(kind="shard", machine="x", shards={1: ()}),
         "y": NodeData(kind="shard", machine="y", shards={3: (), 0: ()}),

@@ -133,7 +133,7 @@ def test_the_probe_is_one_plain_gradient_step_and_the_gradient_behind_it(tmp_pat
     worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
     trainer = worker.trainer
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
-    ((update, _),) = worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
+    ((update, _),) = worker.runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
     step, gradient = results["probed"].step, results["probed"].gradient
     assert update.receipt.probes[0][1] == 6 and set(update.receipt.probes[0][0].train) == set(OWN)
@@ -168,7 +168,7 @@ def test_importance_of_a_plain_step_is_the_squared_gradient_as_in_the_global_one
 
     worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
-    list(worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False))
+    list(worker.runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False))
     local = fedel.local_importance(seen[0])
     after = {j: start[j].double() + seen[0].step[j].double() if j in OWN else start[j] for j in LAYOUT.ids}
     both = zip(LAYOUT.ids, global_importance(start, after, LAYOUT).tolist(), strict=True)

@@ -125,7 +125,9 @@ def test_local_training_leaves_the_other_experts_bitwise_unchanged(tmp_path):
     run.executor.train(2, run.state.models, [task], {})
     received = run.state.models[task.view]
     foreign = [j for j in theta if j.startswith("expert.") and "router" not in j]
-    assert foreign and all(torch.equal(theta[j], received[j]) for j in foreign)
+    assert foreign
+    for j in foreign:
+        assert torch.equal(theta[j], received[j]) if task.holds(j) else theta[j].isnan().all()
     assert all(not torch.equal(theta[j], received[j]) for j in ("fusion.B", "fusion.A.acc", "expert.router.2"))
 
 

@@ -1,0 +1,80 @@
+"""FedNova: FedAvg with partial work, each update divided by the length of the way that it went.
+
+``Theta^{r+1} = Theta^r + tau_eff sum_n p_n Delta_n / |a_n|``, ``tau_eff = sum_n p_n |a_n|``. With ``tau`` local steps
+``|a_n|`` is ``tau`` for SGD and ``(tau - b (1 - b^tau) / (1 - b)) / (1 - b)`` with momentum ``b``; with Adam it is
+``tau``, which is ours. Epochs are those that end by a deadline, as FedProx's partial work. Equal steps are FedAvg.
+
+Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.messages import Assignment, Reduced, ServerState
+from relief_ray.server.aggregation import apply_step
+from relief_ray.strategies.common import Allocate, Preset, batch_sizes, mean_change
+from relief_ray.strategies.fedavg import MEAN, FedAvg
+from relief_ray.strategies.fedprox import in_time
+
+# Arguments of a task: ``|a_n|``, and the largest one of its round.
+_LENGTH, _LONGEST = "way", "longest_way"
+
+
+class FedNova(FedAvg):
+    """Configuration of FedNova."""
+
+    title = "FedNova"
+    kind = "baseline of ours"
+    about = "FedAvg with the epochs that end in time, each update divided by its number of steps"
+    citation = "wang2020fednova"
+    no_average = "its step is a mean of updates that are divided by their numbers of steps"
+    name: Literal["fednova"] = "fednova"  # type: ignore[assignment]
+    deadline_s: float | None = Field(default=None, gt=0.0)
+    """Deadline of a round in seconds; None: the time of the fastest device type."""
+
+    def build(self) -> Strategy:
+        """Build the strategy: FedAvg's tasks with fewer epochs and normalised weights."""
+        plain = super().build()
+        timely = partial(in_time, self.deadline_s, plain.allocate)
+        return replace(plain, allocate=partial(normalised, timely), aggregate=aggregate)
+
+
+PRESETS = {"fednova": Preset(FedNova())}
+
+
+def way(num_steps: int, momentum: float) -> float:
+    """``|a_n|`` after so many steps."""
+    if not momentum:
+        return float(num_steps)
+    return (num_steps - momentum * (1.0 - momentum**num_steps) / (1.0 - momentum)) / (1.0 - momentum)
+
+
+def normalised(allocate: Allocate, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Weigh every task by ``p_n max_k |a_k| / |a_n|``, so that equal ways leave the weights as they are."""
+    tasks = allocate(state, context)
+    steps = {t.client: t.epochs * len(batch_sizes(context, context.fleet[t.client])) for t in tasks}
+    ways = {client: way(number, context.momentum) for client, number in steps.items()}
+    longest = max(ways.values(), default=1.0)
+    return tuple(
+        replace(t, weight=t.weight * longest / ways[t.client], args={_LENGTH: ways[t.client], _LONGEST: longest})
+        for t in tasks
+    )
+
+
+def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Scale the mean of the normalised updates by ``tau_eff`` (Wang et al. 2020, Eq. (6))."""
+    tasks = [receipt.assignment for receipt in reduced.receipts]
+    if not tasks:
+        return state
+    longest, ways = tasks[0].args[_LONGEST], [task.args[_LENGTH] for task in tasks]
+    shares = [task.weight * length / longest for task, length in zip(tasks, ways, strict=True)]
+    effective = sum(p * length for p, length in zip(shares, ways, strict=True)) / sum(shares)
+    factor = sum(task.weight for task in tasks) / sum(shares) * (effective / longest)
+    step = {j: factor * change for j, change in mean_change(MEAN, reduced, tools).items()}
+    return replace(state, models={"global": apply_step(state.models["global"], step)})
