@@ -298,11 +298,15 @@ def _rails(root: Path) -> DoctorLine:
 def _heat(root: Path) -> DoctorLine:
     now = power_sensors.heat(root)
     if now.hottest_c is None:
-        return DoctorLine("heat", "n/a: no zone tells a temperature", "look for thermal zones in sys/class/thermal")
+        fix = "; ".join(now.odd) or "look for thermal zones in sys/class/thermal"
+        return DoctorLine("heat", "n/a: no zone tells a temperature", fix)
     seen = f"hottest zone {now.hottest_c:.1f} °C"
-    if not now.slowed:
-        return DoctorLine("heat", f"{seen}, not slowed down" if now.slowed is not None else seen)
-    return DoctorLine("heat", f"{seen}, slowed down by {', '.join(now.slowed)}", "cool it, or lower its power mode")
+    if now.slowed is not None:
+        seen += f", slowed down by {', '.join(now.slowed)}" if now.slowed else ", not slowed down"
+    advice = ["cool it, or lower its power mode"] if now.slowed else []
+    if now.odd:
+        seen, advice = f"{seen}; left out: {'; '.join(now.odd)}", [*advice, "mend that sensor, or ignore the zone"]
+    return DoctorLine("heat", seen, "; ".join(advice))
 
 
 def _memory(root: Path) -> Iterator[DoctorLine]:
@@ -513,6 +517,7 @@ def _power_text(facts: Mapping[str, Any], meter: PowerMeter) -> str:
     state = {None: _NOT_AVAILABLE, True: "yes", False: "no"}[meter.was_throttled]
     first, last = (_number(heat_c, 1) for heat_c in facts["hottest_c"])
     lines.append(f"Heat      {first} -> {last} °C in the hottest zone; slowed down: {state}")
+    lines += [f"NOTE: left out: {zone}" for zone in meter.heats[-1].odd]
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.committed import FILE, write_committed
-from relief_ray.records.identity import NOT_DECIDING, flat
+from relief_ray.records.identity import NOT_DECIDING, flat, foreign, why_foreign
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
 from relief_ray.report.build import build, write
@@ -73,14 +73,21 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
     place = folders[0]
     pages = [file for file in files if file.suffix in (".html", ".md")]
     if (place / RUN_FILE).exists():
-        return export(_tracking(read_run(place).config), place, pages)
+        return _copied(read_run(place).config, place, pages)
     plan = read_plan_file(place / PLAN_FILE) if (place / PLAN_FILE).exists() else None
     if plan is None or not plan.cells:
         return None
     tracking = _tracking(plan.cells[0].config)
     if tracking.uri is None and not (place / DATABASE).exists():
         return None
-    return export(tracking, place / "run", pages, plan.name)
+    return _copied(plan.cells[0].config, place / "run", pages, plan.name)
+
+
+def _copied(config: Mapping[str, JsonValue], run: Path, pages: Sequence[Path], study: str = "") -> str | None:
+    """Copy pages as ``export`` does, but to no store that only a record names."""
+    if address := foreign(config).get("tracking.uri"):
+        return f"not copied to MLflow: {why_foreign('tracking.uri', address)}: `relief-ray sync DIR --uri` takes runs"
+    return export(_tracking(config), run, pages, study)
 
 
 def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:

@@ -34,9 +34,11 @@ from actors.runtime.session import ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
 from actors.terminal.progress import grid_display, run_display
 from actors.terminal.signals import StopSignals
+from relief_ray.config.experiment import assign
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import PLAN_FILE
+from relief_ray.records.identity import addresses_in
 from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
@@ -143,6 +145,7 @@ def resume_command(
     # Begun runs keep the mode that their plan has.
     takes_other = options.other_code or options.rerun_stale
     plan = Plan.read(folder, placed(settings, options.jobs, None), other_code=takes_other)
+    plan.refuse_foreign(addresses_in(assign({}, settings)))
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
@@ -189,6 +192,7 @@ def resume_grid(target: str, settings: Sequence[Setting], out: Path | None, opti
     """Run `relief-ray grid resume DIR|URI`."""
     folder, settings = local_folder(target, out, _with_short(settings, options))
     plan = Plan.read(folder.absolute(), settings, "grid", other_code=options.rerun_stale)
+    plan.refuse_foreign(addresses_in(assign({}, settings)))
     search = None if plan.search is None else again(plan, settings)
     return _run_grid(plan if search is None else search.ask(), options, search)
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
-from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
+from relief_ray.config.experiment import Choice, ExperimentConfig, assign, read_settings
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
-from relief_ray.records.identity import why_closed
+from relief_ray.records.identity import addresses_in, why_closed, why_foreign
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
-from relief_ray.studies.plan import Plan, State
+from relief_ray.studies.plan import Plan, State, row_of
 from relief_ray.studies.spec import Cell, Level, Spec, Values, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several, value_text
 from relief_ray.support.files import page, write_atomic
@@ -599,7 +599,11 @@ def again(plan: Plan, settings: Sequence[Setting]) -> SuggestedTries:
         why = why_closed(known.model_dump(mode="json"), None, here=files, begun_is_enough=True)
         if why:
             raise UserError(f"{plan.out}: its plan names the grid {known.target}: {why}")
-    search = suggested_tries(
-        known.target, [*read_settings(known.settings), *settings], plan.out, known.tries, known.seed
-    )
+    chosen = [*read_settings(known.settings), *settings]
+    # Of its cells and of what is typed now (``Plan.refuse_foreign``).
+    taken = set(addresses_in(assign({}, settings)).items())
+    taken.update(address for cell in plan.cells for address in addresses_in(row_of(cell).config).items())
+    for key, address in addresses_in(assign({}, chosen)).items() - taken:
+        raise UserError(f"{plan.out}: {why_foreign(key, address)}: take it with {Setting(key, address)}")
+    search = suggested_tries(known.target, chosen, plan.out, known.tries, known.seed)
     return search if plan.stopping is None else search.with_stopping(plan.stopping)

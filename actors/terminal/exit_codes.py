@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import NamedTuple
 
-from relief_ray.support.errors import CoordinatorLost, UserCodeError, UserError
+from relief_ray.support.errors import CoordinatorLost, UserCodeError, UserError, visible
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import WIDTH, wrapped
 
@@ -150,9 +150,9 @@ def block(head: str, text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr, without credentials; a closed pipe must not hide the exit code."""
+    """A line on stderr, without credentials and control characters; a closed pipe must not hide the exit code."""
     try:
-        print(mask_text(text), file=sys.stderr, flush=True)
+        print(visible(mask_text(text)), file=sys.stderr, flush=True)
     except BrokenPipeError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
@@ -173,7 +173,7 @@ class Result(NamedTuple):
     def show(self, *, as_json: bool) -> None:
         """Print it: as JSON an event on a line of its own, anything else indented."""
         if not as_json:
-            print(self.text, flush=True)
+            print(visible(str(self.text)), flush=True)
         elif self.facts is not None:
             is_event = isinstance(self.facts, dict) and "event" in self.facts
             print(json.dumps(self.facts, indent=None if is_event else 1), flush=True)

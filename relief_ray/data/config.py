@@ -67,7 +67,7 @@ class DataConfig(SwitchedConfig):
     """The subjects that take part; empty: all."""
     max_windows_per_client: int | None = Field(default=None, ge=1)
     """Limit of training windows, kept evenly over a client's recording."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """Seed of the random split and of the partitions that are drawn; in a study each replicate or seed draws its own
     partition, by its number, unless this is set."""
 

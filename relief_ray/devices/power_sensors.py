@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+from relief_ray.support.files import read_whole
 from relief_ray.support.process import number_in, text_in
 
 # Facts of a board that decide its speed: release, power mode, temperatures, throttling; read from files below a root.
@@ -26,6 +28,8 @@ _ROOT_VARIABLE = "RELIEF_SYSFS"
 # JetPack by the release of L4T that it brings.
 _JETPACKS = {"32": "4", "35": "5", "36": "6", "38": "7", "39": "7"}
 _MILLI = 1e-3
+# What lies beyond these was read of a broken sensor, or in another unit.
+_MOST_C, _MOST_W = 200.0, 10_000.0
 # Cooling devices that slow the processor down; a fan or an alert of a hot surface does not.
 _SLOWING = re.compile(r"throttle|^cpufreq|^devfreq|^Processor$")
 
@@ -51,11 +55,13 @@ class Heat:
         hottest_c: temperature of the hottest zone that tells one, degrees Celsius; None where none does.
         slowed: names of the cooling devices that slow the processor down now; None where there are none to ask.
         num_overcurrent: over-current events since the board was started; None where it does not count them.
+        odd: what zones tell that no board can have, which is not counted, by zone.
     """
 
     hottest_c: float | None
     slowed: tuple[str, ...] | None
     num_overcurrent: int | None
+    odd: tuple[str, ...] = ()
 
 
 def was_throttled(seen: Sequence[Heat]) -> bool | None:
@@ -104,17 +110,18 @@ def power_mode(root: Path) -> str | None:
 def heat(root: Path) -> Heat:
     """Temperatures and throttling now."""
     sys = root / "sys" / "class"
-    zones = [number_in(zone / "temp") for zone in sorted(sys.glob("thermal/thermal_zone*"))]
+    zones = {zone.name: number_in(zone / "temp") for zone in sorted(sys.glob("thermal/thermal_zone*"))}
     # A zone that is switched off refuses to be read, or tells less than absolute zero.
-    temperatures_c = [_MILLI * value for value in zones if value is not None and value > -100_000]
+    told_c = {name: _MILLI * value for name, value in zones.items() if value is not None and value > -100_000}
     devices = [(text_in(d / "type"), number_in(d / "cur_state")) for d in sorted(sys.glob("thermal/cooling_device*"))]
     slowing = [(kind, state) for kind, state in devices if _SLOWING.search(kind) and state is not None]
     events = [number_in(file) for file in sorted(sys.glob("hwmon/hwmon*/oc*_event_cnt"))]
     counts = [value for value in events if value is not None]
     return Heat(
-        hottest_c=max(temperatures_c, default=None),
+        hottest_c=max((value_c for value_c in told_c.values() if value_c <= _MOST_C), default=None),
         slowed=tuple(kind for kind, state in slowing if state > 0) if slowing else None,
         num_overcurrent=sum(counts) if counts else None,
+        odd=tuple(f"{name}: {value_c:.4g} °C, no board's" for name, value_c in told_c.items() if value_c > _MOST_C),
     )
 
 
@@ -160,17 +167,19 @@ class Rail:
     unit_w: float
 
     def read(self) -> Reading:
-        """Read the rail once. A negative product is refused: a sensor that is off by that much measures nothing."""
+        """Read the rail once. A product that no board has is refused: a sensor that is so far off measures nothing."""
         numbers = []
         for file in self.files:
             try:
-                numbers.append(int(file.read_text(encoding="ascii")))
+                numbers.append(int(read_whole(file).decode("ascii")))
             except (OSError, ValueError) as error:
                 reason = (error.strerror if isinstance(error, OSError) else None) or "not a whole number"
                 return Reading(watts=None, why=f"{file.name}: {reason}")
         watts = prod(numbers, start=self.unit_w)
         if watts < 0:
             return Reading(watts=None, raw=tuple(numbers), why=f"negative: {watts:.3g} W")
+        if watts > _MOST_W:
+            return Reading(watts=None, raw=tuple(numbers), why=f"more than any board's: {watts:.3g} W")
         return Reading(watts=watts, raw=tuple(numbers))
 
     @property
@@ -180,16 +189,20 @@ class Rail:
 
 
 def find_rails(root: Path) -> tuple[Rail, ...]:
-    """All labelled rails below ``root``, which holds ``sys``; none where the machine has no such sensor."""
+    """All labelled rails below ``root``, which holds ``sys``; none where the machine has no such sensor.
+
+    Of several with one label the second is called ``VDD_IN (2)``.
+    """
     sys = root / "sys"
     folders = [*sorted(sys.glob("class/hwmon/hwmon*")), *sorted(sys.glob("bus/i2c/drivers/ina*/*/hwmon/hwmon*"))]
-    rails: dict[tuple[Path, str], Rail] = {}
-    for folder in folders:
-        if text_in(folder / "name").startswith("ina"):
-            rails |= {(folder.resolve(), rail.label): rail for rail in _hwmon(folder, sys)}
-    for folder in sorted(sys.glob("bus/i2c/drivers/ina3221x/*/iio*device*")):
-        rails |= {(folder.resolve(), rail.label): rail for rail in _iio(folder, sys)}
-    return tuple(rails.values())
+    found = [rail for folder in folders if text_in(folder / "name").startswith("ina") for rail in _hwmon(folder, sys)]
+    found += [rail for f in sorted(sys.glob("bus/i2c/drivers/ina3221x/*/iio*device*")) for rail in _iio(f, sys)]
+    rails, number = list({rail.files[0].resolve(): rail for rail in found}.values()), Counter[str]()
+    for place, rail in enumerate(rails):
+        number[rail.label] += 1
+        if number[rail.label] > 1:
+            rails[place] = replace(rail, label=f"{rail.label} ({number[rail.label]})")
+    return tuple(rails)
 
 
 def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
@@ -222,7 +235,7 @@ def _iio(folder: Path, sys: Path) -> Iterator[Rail]:
 def _label(file: Path) -> str:
     """A rail's label; empty where no channel is connected. One that may not be read still stands for a rail."""
     try:
-        label = file.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+        label = read_whole(file).decode("utf-8", errors="replace").strip("\0 \n\t")
         return "" if label == _UNUSED else label
     except FileNotFoundError:
         return ""

@@ -233,13 +233,18 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package in PROJECT:
             is_called = True
-        elif is_called and (package in _CONFIGURED or not _is_library(frame.f_code.co_filename)):
+        elif is_called and (package in _CONFIGURED or not _is_of_library(package, frame.f_code.co_filename)):
             lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
     if not lines:
         return None
     file, line, function = lines[-1]
     text = linecache.getline(file, line).strip()
     return f"{original(file)}, line {line}, in {function}" + (f": {text}" if text else "")
+
+
+def _is_of_library(package: str, file: str) -> bool:
+    """Whether a frame's file is a library's; a compiled module names its sources, which are on no disk here."""
+    return _is_library(file) or _is_library(getattr(sys.modules.get(package), "__file__", None) or "")
 
 
 def _is_library(file: str) -> bool:

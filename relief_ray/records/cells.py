@@ -24,7 +24,7 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import disk_errors, sha256_of, stamp, values_in, write_atomic
+from relief_ray.support.files import disk_errors, read_pieces, read_whole, sha256_of, stamp, values_in, write_atomic
 from relief_ray.support.frozen import FrozenConfig, strictly
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -121,7 +121,7 @@ def look(
         return status_of(folder, run)
     # Whole lines of another program's ledger, which this one may be unable to parse.
     path = folder / ROUNDS_FILE
-    num_rounds = path.read_bytes().count(b"\n") if path.exists() else 0
+    num_rounds = sum(piece.count(b"\n") for piece in read_pieces(path)) if path.is_file() else 0
     return CellState(status="stale", why=other, num_rounds=num_rounds, run=run)
 
 
@@ -214,7 +214,7 @@ def read_error(folder: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        return mask_text(str(values_in(path.read_bytes())["error"]))
+        return mask_text(str(values_in(read_whole(path))["error"]))
     except (OSError, ValueError, KeyError, TypeError):
         return f"failed; its {ERROR_FILE} is damaged"
 
@@ -445,7 +445,7 @@ def read_claims(path: Path) -> tuple[Claims, bytes]:
         UserError: it cannot be read, or is not what ``parse_claims`` expects.
     """
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a claims file") from error
     return parse_claims(content, str(path)), content

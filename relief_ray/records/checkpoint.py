@@ -30,6 +30,7 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import memory_bytes
 
 
 class CheckpointStateStore:
@@ -301,7 +302,7 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
 
 def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
     try:
-        data = path.read_bytes()
+        data = files.read_whole(path, memory_bytes())
         if files.sha256_of(data) != sha256:
             raise Damaged(f"{STATE_FILE} does not match its sha256")
         return safetensors.torch.load(data)

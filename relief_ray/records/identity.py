@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +24,17 @@ from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import ONLY_A_RECORD, OWN_CODE, digests, modules_of
 from relief_ray.records.schema import Machine, RunFacts, section
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, sha256_of
-from relief_ray.support.masking import redact
+from relief_ray.support.masking import mask_text, redact
 from relief_ray.support.process import num_cores
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
 NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice", "replicate"})
 
+# Sections and keys of addresses.
+_ADDRESSES = (("runtime", "address"), ("runtime", "mirror"), ("tracking", "uri"))
 _SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 
 
@@ -95,16 +99,44 @@ def other_program(run: RunFacts) -> str | None:
 
 
 def note_begun(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]) -> None:
-    """Note in the cache that this user began a run with these settings and files of code (sha256 by name)."""
-    path = _note_of(settings, own_sources)
-    with suppress(OSError):  # a resume then asks for `--own-code`
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    """Note in the cache that this user began a run with these settings and files of code (sha256 by name).
+
+    The addresses that the settings name are noted too.
+    """
+    addresses = ({key: address} for key, address in addresses_in(settings).items())
+    for named in filter(None, (own_sources, *addresses)):
+        path = _note_of(settings, named)
+        with suppress(OSError):  # a resume then asks for `--own-code`, or for the address
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
 
 
-def _note_of(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]) -> Path:
+def _note_of(settings: Mapping[str, JsonValue], named: Mapping[str, str]) -> Path:
     deciding: JsonValue = {key: value for key, value in redact(settings).items() if key not in NOT_DECIDING}
-    return cache_root() / "begun" / sha256_of(_canonical_json([deciding, dict(own_sources)]))
+    return cache_root() / "begun" / sha256_of(_canonical_json([deciding, dict(named)]))
+
+
+def addresses_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Addresses that a configuration names, without credentials, by key: runs or records go there."""
+    named = {f"{part}.{key}": section(settings, part).get(key) for part, key in _ADDRESSES}
+    return {key: mask_text(address) for key, address in named.items() if isinstance(address, str)}
+
+
+def foreign(settings: Mapping[str, JsonValue], typed: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The addresses in a record, by key, that this user neither typed, now or when he began the run, nor knows.
+
+    ``typed``: those of today, by key.
+    """
+    named = addresses_in(settings).items()
+    return {k: a for k, a in named if typed.get(k) != a and not _note_of(settings, {k: a}).exists()}
+
+
+def why_foreign(key: str, address: str) -> str:
+    """The beginning of a message on a ``foreign`` address."""
+    return (
+        f"{key} = {clipped(address)}: only the record names this address, you did not begin this run on this machine, "
+        "expected one that you name"
+    )
 
 
 def why_closed(

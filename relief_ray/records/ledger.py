@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from itertools import chain, groupby, takewhile
+from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias, overload
@@ -46,11 +46,11 @@ from pydantic_core import from_json, to_json
 from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import LINE, NUM_DIGITS, Unsealed, check, sealed
+from relief_ray.support.files import CHUNK_BYTES, LINE, NUM_DIGITS, Unsealed, check, opened, sealed
 from relief_ray.support.text import typed
 
-# Lines of a hundred clients are longer than Python's usual buffer.
-_BUFFER_BYTES = 2**20
+# Bytes that are read as one line at most: a hole in a file has no break, however long it is.
+_LONGEST = 2**29
 _HEAD = re.compile(rb'\{"run":"([0-9a-f]+)","before":"([0-9a-f]+)","round":(\d+)[,}]')
 # What a line holds, as JSON; keys and lists are this module's own.
 _Json: TypeAlias = dict[str, Any]
@@ -411,7 +411,7 @@ class Rounds(Sequence[RoundRecord]):
     def lines(self) -> Iterator[bytes]:
         """Yield the lines as they stand in the file, with their seals and breaks."""
         if self.places:
-            with self._path.open("rb") as file:
+            with opened(self._path) as file:
                 for place in self.places:
                     yield _read(file, place)
 
@@ -452,7 +452,7 @@ class Rounds(Sequence[RoundRecord]):
         if not places:
             return
         try:
-            with self._path.open("rb") as file:
+            with opened(self._path) as file:
                 for place in places:
                     yield self._parse(_read(file, place), place)
         except OSError as error:
@@ -521,14 +521,14 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
     is_partial, torn, damage = end != line_format.begin, None, None
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: is no file (a pipe has no end), expected the rounds of a run; restore it")
-    with suppress(FileNotFoundError), path.open("rb", buffering=_BUFFER_BYTES) as file:
+    with suppress(FileNotFoundError), opened(path) as file:
         if is_partial and (file.seek(end.num_bytes - 1), file.read(1)) != (end.num_bytes - 1, b"\n"):
             raise _Rewound
-        for line in file:
+        while line := file.readline(_LONGEST):
             try:
                 run, before, round_ = _head_of(line)
             except Unsealed as error:
-                if next(file, b""):
+                if file.read(1):
                     if is_partial and not places:
                         raise _Rewound from error
                     raise _damaged(path, end.num_bytes, str(error)) from error
@@ -566,7 +566,7 @@ def mend_breaks(path: Path) -> tuple[int, ...]:
     mended: list[int] = []
     number = 1
     with path.open("r+b") as file:
-        while piece := file.readline():
+        while 0 < len(piece := file.readline(_LONGEST)) < _LONGEST:
             next_piece = file.tell()
             base, begin = next_piece - len(piece), 0
             for joint in _JOINT.finditer(piece):
@@ -587,7 +587,7 @@ def mend_breaks(path: Path) -> tuple[int, ...]:
 
 def _read(file: BinaryIO, place: Place) -> bytes:
     file.seek(place.start)
-    return file.readline()
+    return file.readline(_LONGEST)
 
 
 def _body(line: bytes) -> memoryview:
@@ -615,8 +615,11 @@ def _head_of(line: bytes) -> tuple[str, str, int]:
 
 def _number(path: Path, start: int) -> int:
     """Return the number of the line that begins at byte ``start``, from 1."""
-    with path.open("rb") as file:
-        return 1 + sum(1 for _ in takewhile(lambda _: file.tell() <= start, iter(file.readline, b"")))
+    number, last = 1, b"\n"
+    with opened(path) as file:
+        while start and (piece := file.read(min(start, CHUNK_BYTES))):
+            number, start, last = number + piece.count(b"\n"), start - len(piece), piece[-1:]
+    return number + (last != b"\n")
 
 
 def _damaged(path: Path, start: int, why: str) -> UserError:

@@ -29,7 +29,7 @@ from relief_ray.report.tables.paper import (
     testbed_table,
     text_table,
 )
-from relief_ray.support.errors import counted, listed
+from relief_ray.support.errors import counted, listed, visible
 from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
 
@@ -58,7 +58,7 @@ def write(document: Document, out: Path) -> list[Path]:
             **{f"figures/{p.slug}.csv": as_csv([list(p.columns), *p.rows]) for p in document.figures},
         }
         for name, text in texts.items():
-            write_atomic(out / name, text.encode())
+            write_atomic(out / name, visible(text).encode())
     return [out / name for name in texts if "/" not in name]
 
 

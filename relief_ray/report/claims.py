@@ -62,7 +62,7 @@ from relief_ray.report.statistics import (
 )
 from relief_ray.strategies import DESCRIBED
 from relief_ray.support.errors import UserError, counted, listed
-from relief_ray.support.files import sha256_of
+from relief_ray.support.files import read_whole, sha256_of
 from relief_ray.support.table import NONE, Cell, Row, Table, Tone
 from relief_ray.support.text import with_title
 
@@ -494,7 +494,7 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}): no claim of it is judged; restore it") from error
     if sha256_of(content) != planned.sha256:

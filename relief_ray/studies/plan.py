@@ -38,7 +38,7 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat, note_begun, why_closed
+from relief_ray.records.identity import addresses_in, flat, foreign, note_begun, why_closed, why_foreign
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
@@ -273,6 +273,23 @@ class Plan:
         for state in self.look():
             _check_folder(state)
 
+    def refuse_foreign(self, typed: Mapping[str, str]) -> None:
+        """Check that all addresses which the cells name are this user's, of those that are typed now by key; note them.
+
+        Raises:
+            UserError: one is only a record's word: records would be sent there, or be computed there.
+        """
+        for cell in self.cells:
+            config = row_of(cell).config
+            for key, address in foreign(config, typed).items():
+                off = Setting("tracking.enabled", False) if key == "tracking.uri" else Setting(key, None)
+                if key != "tracking.uri" or cell.config.tracking.enabled:
+                    raise UserError(
+                        f"{self.out}: {why_foreign(key, address)}: take it with {Setting(key, address)}, or go on "
+                        f"without it: {off}"
+                    )
+            note_begun(config, {})
+
     def lock(self) -> FileLock:
         """Lock the plan, whose folder is made where it is not there.
 
@@ -310,8 +327,7 @@ class Plan:
         if earlier.claims is not None and begun:
             self._refuse_more_pairs(earlier.cells, rows)
         for cell in self.cells:
-            if modules := cell.config.modules():
-                note_begun(mine[cell.name].config, digests(modules))
+            note_begun(mine[cell.name].config, digests(cell.config.modules()))
         if self.search is not None:
             note_begun(self.search.model_dump(mode="json"), self.search.sources)
         claims = register_claims(self.out, self.claims_file, earlier.claims or self.claims, begun=begun, now=now())
@@ -322,6 +338,7 @@ class Plan:
         if not self.is_grid:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)
+        replace(self, cells=others).refuse_foreign(addresses_in(next(iter(mine.values())).config) if mine else {})
         by_name = {cell.name: cell for cell in (*others, *self.cells)}
         return replace(self, cells=tuple(by_name[row.folder] for row in rows), claims=claims)
 

@@ -25,7 +25,7 @@ from relief_ray.records.facts import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord, Status
 from relief_ray.studies.spec import Cell
-from relief_ray.support.errors import counted
+from relief_ray.support.errors import counted, visible
 from relief_ray.support.text import WIDTH
 
 
@@ -165,7 +165,7 @@ class Shown(Callback):
 
     def note(self, text: str) -> None:
         """Print a message for the user."""
-        print(text, file=sys.stderr if self._stderr else sys.stdout, flush=True)
+        print(visible(text), file=sys.stderr if self._stderr else sys.stdout, flush=True)
 
 
 # Of more runs than these a line is printed so often: enough to see that they go on, and the end stays in sight.
@@ -287,7 +287,7 @@ class Bar(Shown):
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False)
+        self._console.print(visible(text), markup=False)
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Rename the bar."""
@@ -400,7 +400,7 @@ class TableOfSeveral(Shown):
 
     def note(self, text: str) -> None:
         """Print a line above the table."""
-        self._live.console.print(text, markup=False)
+        self._live.console.print(visible(text), markup=False)
 
     def end(self, cell: Cell, end: End) -> None:
         """Print a line for a failed cell and redraw."""

@@ -36,6 +36,15 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
+# Control characters but tab and line break, and marks that turn a text's direction.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text without what changes how a terminal or page shows the rest: that is written as an escape."""
+    return _UNSEEN.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
+
+
 def clipped(text: str) -> str:
     """The text as messages show it: cut where it is long, and what cannot be printed written as an escape."""
     short = text if len(text) <= 160 else f"{text[:158]}.."

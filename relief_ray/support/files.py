@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
 from relief_ray.support.errors import UserError, option
@@ -93,21 +94,44 @@ def values_in(data: bytes) -> dict[str, object]:
     return values
 
 
-def read_whole(path: Path) -> bytes:
-    """Contents of a file that a user named: a device or a pipe, which may have no end, is refused.
+# Bytes of the largest file that is read whole as a text: the record of a run with a million clients has fewer.
+LARGEST = 2**30
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that may come from elsewhere for reading.
+
+    A device or a pipe in its place, which may have no end, is refused, also behind a link.
 
     Raises:
         OSError: no such file, no regular file, or it cannot be read.
     """
-    if path.exists() and not path.is_file():
-        number = errno.EISDIR if path.is_dir() else errno.EINVAL
-        raise OSError(number, "Is a directory" if path.is_dir() else "Not a regular file", str(path))
-    return path.read_bytes()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without a writer, opening a pipe would wait for one
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, "Is a directory" if stat.S_ISDIR(mode) else "Not a regular file", str(path))
+    with open(descriptor, "rb", buffering=CHUNK_BYTES) as file:
+        yield file
+
+
+def read_whole(path: Path, largest: int = LARGEST) -> bytes:
+    """Contents of a file that may come from elsewhere, of at most ``largest`` bytes; they are counted before.
+
+    Raises:
+        OSError: as ``opened``, or it is too large.
+    """
+    with opened(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise OSError(errno.EINVAL, f"{size / 2**20:.0f} MiB, expected at most {largest / 2**20:.0f}", str(path))
+        return file.read()
 
 
 def read_pieces(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, one piece after the other."""
-    with path.open("rb") as file:
+    """The bytes of a file, one piece after the other; which files are refused: as ``opened``."""
+    with opened(path) as file:
         while piece := file.read(CHUNK_BYTES):
             yield piece
 
@@ -253,7 +277,7 @@ def stamp(path: Path) -> str:
 def _remembered(memory: Path) -> dict[str, list[str]]:
     """Read the noted digests; an unreadable or damaged file counts as empty, since it can always be made again."""
     try:
-        noted = values_in(memory.read_bytes()).items()
+        noted = values_in(read_whole(memory)).items()
     except (OSError, ValueError):
         return {}
     return {name: pair for name, pair in noted if isinstance(pair, list) and len(pair) == 2}

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import opened
 
 # Cores and memory that this process may use: those of the machine, within its control groups (containers, units).
 #
@@ -73,6 +74,10 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == tree or tree in folder.parents)
 
 
+# Bytes that are read of a small file of the system.
+_LARGEST = 2**16
+
+
 def number_in(path: Path) -> int | None:
     """The whole number in a small file of the system; None where there is none."""
     try:
@@ -84,7 +89,8 @@ def number_in(path: Path) -> int | None:
 def text_in(path: Path) -> str:
     """The text in a small file of the system; empty where it is not there or cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+        with opened(path) as file:
+            return file.read(_LARGEST).decode("utf-8", errors="replace").strip("\0 \n\t")
     except OSError:
         return ""
 

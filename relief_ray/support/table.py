@@ -17,7 +17,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Literal
 
-from relief_ray.support.errors import listed
+from relief_ray.support.errors import listed, visible
 
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
 Tone = Literal["", "gap", "good", "bad", "warn", "info"]
@@ -135,7 +135,7 @@ class Table:
         lines: list[Sequence[str]] = [*(head for head in heads if any(head)), rule]
         for is_ruled, line in texts:
             lines += [rule, line] if is_ruled else [line]
-        return "\n".join(indent + _aligned(line, widths, left) for line in lines)
+        return visible("\n".join(indent + _aligned(line, widths, left) for line in lines))
 
     def _headings(self) -> list[tuple[str, str]]:
         """Headings in two lines, the first empty where one is short or no wider than its cells."""
@@ -270,19 +270,19 @@ def as_csv(rows: Iterable[Sequence[Number]]) -> str:
     """Rows as CSV; None is empty."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
+    return visible(out.getvalue())
 
 
 def inline(text: str) -> str:
     """HTML of a text: escaped, ``code`` marked up; minus signs before digits; ``%`` stays with its number."""
-    safe = re.sub(r"(?<![\w.`])-(?=\d)", MINUS, escape(text))
+    safe = re.sub(r"(?<![\w.`])-(?=\d)", MINUS, escape(visible(text)))
     safe = re.sub(r"(?<=\d) (?=%)", "&nbsp;", safe)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
 
 
 def marked(text: str) -> str:
     """GitHub's Markdown of a text: what would be HTML, a link or a picture there stands as it is; ``code`` stays."""
-    parts = re.split(r"((?<!`)`[^`]+`(?!`))", text)
+    parts = re.split(r"((?<!`)`[^`]+`(?!`))", visible(text))
     plain = (re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part).replace("](", "]\\(") for part in parts[::2])
     return "".join(part for pair in zip_longest(plain, parts[1::2], fillvalue="") for part in pair)
 

@@ -18,6 +18,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import opened
 
 MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 50
@@ -147,7 +148,7 @@ def read_file(path: Path) -> object:
         UserError: it cannot be read, or as ``read_bytes``.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

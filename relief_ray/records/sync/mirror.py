@@ -28,8 +28,17 @@ from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, rea
 from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted, first_line
-from relief_ray.support.files import disk_errors, folder_atomic, sha256_of, stamp, write_atomic
+from relief_ray.support.files import (
+    disk_errors,
+    folder_atomic,
+    read_whole,
+    refuse_links,
+    sha256_of,
+    stamp,
+    write_atomic,
+)
 from relief_ray.support.masking import mask_logs, mask_text
+from relief_ray.support.process import memory_bytes
 from relief_ray.support.text import now, typed
 
 # Stores whose single put is atomic; the others can rename.
@@ -406,7 +415,8 @@ def _round(generation: str) -> int:
 def _read(path: Path) -> Contents | None:
     """Read a file; None where it is not there."""
     try:
-        return Contents(stamp=stamp(path), data=path.read_bytes())
+        refuse_links([path])  # what it leads to is none of the run's files
+        return Contents(stamp=stamp(path), data=read_whole(path, memory_bytes()))
     except FileNotFoundError:
         return None
 
@@ -502,7 +512,7 @@ def _check_plan(part: Path) -> list[str]:
     """
     path, file = part / PLAN_FILE, part / CLAIMS_FILE
     claims = read_plan_file(path).claims if path.exists() else None
-    if claims is None or (file.exists() and sha256_of(file.read_bytes()) == claims.sha256):
+    if claims is None or (file.exists() and sha256_of(read_whole(file)) == claims.sha256):
         return []
     return [f"{CLAIMS_FILE}: not the claims that {path.name} names (sha256 {claims.sha256[:12]})"]
 

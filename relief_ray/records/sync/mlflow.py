@@ -25,7 +25,7 @@ from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
-from relief_ray.records.identity import flat
+from relief_ray.records.identity import flat, foreign, why_foreign
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
@@ -33,7 +33,7 @@ from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, re
 from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, value_text
-from relief_ray.support.files import move, write_atomic
+from relief_ray.support.files import move, opened, refuse_links, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -85,10 +85,10 @@ class Store:
 
 
 def store_uri(folder: Path, uri: str | None = None) -> str:
-    """Return ``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
+    """Return ``uri`` with the path of a SQLite file without links; by default ``mlflow.db`` beside the run folder."""
     if uri is None:
         return sqlite_address(folder.resolve().parent / DATABASE)
-    return sqlite_address(Path(unquote(uri.removeprefix(_SQLITE))).absolute()) if uri.startswith(_SQLITE) else uri
+    return sqlite_address(Path(unquote(uri.removeprefix(_SQLITE))).resolve()) if uri.startswith(_SQLITE) else uri
 
 
 def sqlite_address(database: Path) -> str:
@@ -295,9 +295,11 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     """Return the store that a run is exported to.
 
     Raises:
-        UserError: the run's own store needs credentials, which are not kept.
+        UserError: only the record names the run's own store, or that needs credentials, which are not kept.
     """
     tracking = section(run.config, "tracking")
+    if uri is None and (address := foreign(run.config).get("tracking.uri")):
+        raise UserError(f"{folder}: {why_foreign('tracking.uri', address)}: sync it with --uri")
     target = uri or tracking.get("uri") or None
     if uri is None and target is not None and MASK in target:
         raise UserError(
@@ -378,6 +380,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
             _log_dataset(client, run.info.run_id, record)
         elif run.info.status != "RUNNING":
             client.update_run(run.info.run_id, status="RUNNING")
+    _refuse_elsewhere(store, folder, run)
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
@@ -385,6 +388,22 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     for start in range(0, len(params), MAX_BATCH_PARAMS):
         client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run
+
+
+def _refuse_elsewhere(store: Store, what: Path, run: Run) -> None:
+    """Check that a store beside what is copied to it keeps its files there: it names their place itself.
+
+    Raises:
+        UserError: they would be written elsewhere.
+    """
+    if store.database is None or store.database.name != DATABASE:
+        return
+    beside, place = store.database.parent, unquote(str(run.info.artifact_uri)).removeprefix("file://")
+    if what.resolve().is_relative_to(beside) and not Path(place).resolve().is_relative_to(beside):
+        raise UserError(
+            f"{store.database}: keeps files of runs in {place}, expected a place in {beside} (was the folder moved?); "
+            f"remove {DATABASE} and mlartifacts there and create both again: relief-ray sync {typed(beside)}"
+        )
 
 
 def _connect(store: Store) -> MlflowClient:
@@ -396,6 +415,9 @@ def _connect(store: Store) -> MlflowClient:
     database = store.database
     if database is None:
         return MlflowClient(tracking_uri=store.uri)
+    refuse_links([database])
+    with suppress(FileNotFoundError), opened(database):
+        pass  # a pipe in its place is refused
     # MLflow makes the folder that the address names, as it is written there: with %3F for a question mark.
     strays = [folder for folder in Path(store.uri.removeprefix(_SQLITE)).parents if not folder.exists()]
     # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Such leftovers
@@ -532,6 +554,7 @@ def log_study(store: Store, name: str, files: Sequence[Path], summary: StudySumm
     with _store_lock(store, files[0].parent):
         client = _connect(store)
         run_id = _study(client, _experiment(client, store), name, _unix_ms(summary.started))
+    _refuse_elsewhere(store, files[0], client.get_run(run_id))
     for tag, text in {**summary.tags, "mlflow.note.content": summary.note}.items():
         client.set_tag(run_id, tag, text)
     for key, value in summary.metrics.items():
@@ -553,6 +576,7 @@ def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
     if target is None:
         return None
     client = _connect(store)
+    _refuse_elsewhere(store, folder, client.get_run(target.run_id))
     for file in files:
         client.log_artifact(target.run_id, str(file), "report")
     return target.run_id

@@ -10,7 +10,7 @@ from textwrap import fill
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.remarks import caption, remarks
 from relief_ray.report.tables.methods import all_tables, lead_table, taken_over
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, visible
 from relief_ray.support.table import Number, Table, marked
 from relief_ray.support.table import as_csv as write_csv
 from relief_ray.support.table import legend as legend_of
@@ -38,7 +38,7 @@ def plain(comparison: Comparison, width: int = WIDTH, *, wide: bool = False, leg
     ]
     text = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
-    return "\n\n".join([head, text, *(["\n".join(notes)] if notes else [])]) + "\n"
+    return visible("\n\n".join([head, text, *(["\n".join(notes)] if notes else [])])) + "\n"
 
 
 def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
