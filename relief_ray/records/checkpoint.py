@@ -302,12 +302,28 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
 
 def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
     try:
-        data = files.read_whole(path, memory_bytes())
+        data = files.read_whole(path, min(_size_told(path), memory_bytes()))
         if files.sha256_of(data) != sha256:
             raise Damaged(f"{STATE_FILE} does not match its sha256")
         return safetensors.torch.load(data)
     except (OSError, SafetensorError) as error:
         raise Damaged(f"{STATE_FILE}: {error}") from error
+
+
+def _size_told(path: Path) -> int:
+    """Bytes of a safetensors file by its header, which is read alone.
+
+    Raises:
+        Damaged: it has none.
+    """
+    with files.opened(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(min(length, files.LARGEST)))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return 8 + length + max(ends, default=0)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise Damaged(f"{STATE_FILE}: no header of safetensors") from error
 
 
 def _read_manifest(path: Path) -> _Manifest:

@@ -42,13 +42,13 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 def visible(text: str) -> str:
     """The text without what changes how a terminal or page shows the rest: that is written as an escape."""
-    return _UNSEEN.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def clipped(text: str) -> str:
     """The text as messages show it: cut where it is long, and what cannot be printed written as an escape."""
     short = text if len(text) <= 160 else f"{text[:158]}.."
-    return "".join(c if c.isprintable() else c.encode("ascii", "backslashreplace").decode() for c in short)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 def first_line(error: BaseException) -> str:

@@ -39,7 +39,9 @@ NEEDED = {
 # Of the processor, and of the clock: whoever waits for a pipe uses no processor.
 LONGEST_S, HANGS_S = 10.0, 60.0
 # Kinds that a report is written of: its figures take seconds.
-REPORTED = ("plug-in as method", "f1 of 7", "names with HTML", "link as report")
+REPORTED = ("plug-in as method", "f1 of 7", "names with HTML", "escapes in texts", "link as report")
+# Escapes of a terminal, and marks that turn a text's direction.
+UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 PLUG_IN = """
 from pathlib import Path
 
@@ -128,10 +130,30 @@ def written(*names: str, data: bytes) -> Change:
     return change
 
 
-def pipe(name: str) -> Change:
+def pipe(*names: str) -> Change:
+    def change(study: Path, outside: Path) -> None:
+        for name in names:
+            (study / name).unlink(missing_ok=True)
+            os.mkfifo(study / name)
+
+    return change
+
+
+def device(name: str) -> Change:
+    """A link to a device without an end."""
+
     def change(study: Path, outside: Path) -> None:
         (study / name).unlink()
-        os.mkfifo(study / name)
+        (study / name).symlink_to("/dev/zero")
+
+    return change
+
+
+def hole(name: str) -> Change:
+    """A file with 20 GiB behind its end that take no disk."""
+
+    def change(study: Path, outside: Path) -> None:
+        os.truncate(study / name, 20 * 2**30)
 
     return change
 
@@ -186,6 +208,18 @@ def scored(study: Path, outside: Path) -> None:
     change_rounds(run_of(study), metrics={"f1": 7.0})
 
 
+def escapes(study: Path, outside: Path) -> None:
+    """Names and words that clear a terminal, colour it, set its title and turn the direction of what follows."""
+    run, text = page(run_of(study) / "run.json"), "\x1b]0;owned\x07\x1b[2J\x9b31m F1 99 %\u202e\u2066"
+    method = run["method"] | {"name": text, "title": text, "kind": text}
+    words = {"name": text, "method": method, "warnings": [text], "data_title": text, "note": text}
+    put_run(run_of(study), run | words)
+    planned = page(study / "plan.json")
+    planned["name"] = text
+    put_page(study / "plan.json", planned)
+    put_page(run_of(study) / "error.json", {"error": text, "at": text, "traceback": text})
+
+
 def html(study: Path, outside: Path) -> None:
     """Names and words with HTML in them, and with a picture of Markdown."""
     run, text = page(run_of(study) / "run.json"), "<script>alert(1)</script> ![x](http://elsewhere.invalid/y.png)"
@@ -213,6 +247,21 @@ HOSTILE: Mapping[str, Change] = {
     "pipe as ledger": pipe("fedavg-s0/rounds.jsonl"),
     "pipe as plan": pipe("plan.json"),
     "pipe as results": pipe("committed/cells.json"),
+    "pipe as model": pipe("fedavg-s0/checkpoints/round-000001/state.safetensors"),
+    "pipe as manifest": pipe("fedavg-s0/checkpoints/round-000001/manifest.json"),
+    "pipe as store": pipe("mlflow.db"),
+    "pipes elsewhere": pipe(
+        *("claims.yaml", ".mirror.json", "fedavg-s0/.mirror.json"), *("fedavg-s0/error.json", "fedavg-s0/sync.json")
+    ),
+    "device as model": device("fedavg-s0/checkpoints/round-000001/state.safetensors"),
+    "device as run": device("fedavg-s0/run.json"),
+    "device as store": device("mlflow.db"),
+    "hole as run": hole("fedavg-s0/run.json"),
+    "hole as plan": hole("plan.json"),
+    "hole as ledger": hole("fedavg-s0/rounds.jsonl"),
+    "hole as model": hole("fedavg-s0/checkpoints/round-000001/state.safetensors"),
+    "hole as results": hole("committed/cells.json"),
+    "escapes in texts": escapes,
     "name with a zero byte": named("fedavg\0s0"),
     "name that leads up": named("../fedavg-s0"),
     "name of an absolute path": named("{outside}"),
@@ -276,8 +325,11 @@ def test_no_command_is_harmed(
             assert took_s < LONGEST_S, (line, took_s)
             assert result.exit_code in dict(EXIT_CODES) and result.exit_code not in (1, 130), (line, result.output)
             assert "Traceback" not in result.output, (line, result.output)
+            assert not UNSEEN.search(result.output), (line, result.output)
             assert content(outside) == before, line
     assert "evil" not in sys.modules
+    texts = [p for f in (here, tmp_path / "out") for p in f.rglob("*") if p.suffix in (".md", ".html", ".csv", ".tex")]
+    assert not [path for path in texts if UNSEEN.search(path.read_text())]
     pages = [p for folder in (here, tmp_path / "out") for p in folder.rglob("*") if p.suffix in (".md", ".html")]
     # Between backticks it is shown as it is.
     assert all("<script" not in re.sub(r"(?<!`)`[^`]+`(?!`)", "", path.read_text()) for path in pages)
