@@ -6,8 +6,9 @@ import codecs
 import inspect
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from io import TextIOWrapper
@@ -15,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from actors.commands.options import AsJson, OwnCode
 from actors.terminal.exit_codes import EXIT_CODES, INTERRUPTED, Result, report, say
@@ -148,9 +149,41 @@ def runs(
         called.__doc__ = command.__doc__
         called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return group.command(name, epilog=epilog)(called)
+        taken = get_type_hints(called)
+        numbers = {p.name: kind for p in parameters for kind in (int, float) if kind in _alternatives(taken[p.name])}
+        return group.command(name, cls=_strict(numbers), epilog=epilog)(called)
 
     return running
+
+
+def _alternatives(kind: object) -> tuple[object, ...]:
+    return get_args(kind) or (kind,)
+
+
+# Numbers as `--set` reads them: Python's own reading takes ``1_0``, blanks around and digits of any script.
+_NUMBERS: Final = {
+    int: (re.compile(r"[-+]?[0-9]+"), "expected a whole number"),
+    float: (re.compile(r"[-+.\w]+", re.ASCII), "expected a number"),
+}
+
+
+def _strict(numbers: Mapping[str, type]) -> type[TyperCommand]:
+    """The class of a command that takes only plain numbers for these parameters."""
+
+    class Strict(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Look at the words before they are read."""
+            words = args[: args.index("--")] if "--" in args else args
+            split = [word.partition("=")[::2] for word in words if word.startswith("--") and "=" in word]
+            for parameter in self.params:
+                kind = numbers.get(str(parameter.name), str)
+                for option, value in [*pairwise(words), *split] if kind in _NUMBERS else ():
+                    form, expected = _NUMBERS[kind]
+                    if option in parameter.opts and (not form.fullmatch(value) or "_" in value):
+                        raise typer.BadParameter(expected, ctx=ctx, param=parameter)
+            return super().parse_args(ctx, args)
+
+    return Strict
 
 
 def _option(name: str, annotation: object, default: object = False) -> inspect.Parameter:
@@ -221,8 +254,9 @@ def _misplaced(word: str, words: list[str]) -> str:
     """Message on a word behind an option and its value, as in ``--strategies fedavg relief``; empty elsewhere."""
     for option, value, last in zip(words, words[1:], words[2:], strict=False):
         if last == word and option.startswith("--") and "=" not in option:
-            sign = "=" if option == "--set" else ","
-            return f"{option} {value} {word}: found a blank, expected one word; write {option} {value}{sign}{word}"
+            sign = "," if option != "--set" else "=" if "=" not in value else "" if value.endswith("=") else " "
+            meant = shlex.quote(f"{value}{sign}{word}")
+            return f"{option} {value} {word}: found a blank, expected one word; write {option} {meant}"
     return ""
 
 

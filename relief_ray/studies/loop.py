@@ -56,7 +56,7 @@ from relief_ray.studies.request import (
 from relief_ray.studies.spec import HASH_DIGITS, Cell
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserCodeError, UserError, counted, in_python, keywords, listed, option
-from relief_ray.support.process import threads
+from relief_ray.support.process import refuse_changed_torch, threads
 from relief_ray.support.text import install
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.inputs import InputCache
@@ -428,6 +428,7 @@ def _compute(
     for name, config, folder in cells:
         if stop():
             return
+        refuse_changed_torch()
         setup = open_cell(config, folder, other_code=other_code)
         text = _facts_text(setup, computer.where(setup))
         tell("begin", name, text, _last_saved(folder), setup.data_notes, setup.warnings)
@@ -624,6 +625,7 @@ def _compute_study(request: Request, computer: Computer) -> Study:
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
     with in_python(request.keywords), naming_users_code():
+        refuse_changed_torch()
         temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
         folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:

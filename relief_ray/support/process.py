@@ -183,6 +183,32 @@ def device_name(device: Device) -> str:
     return f"cuda: {torch.cuda.get_device_name()}" if device == "cuda" else "cpu"
 
 
+def refuse_changed_torch() -> None:
+    """Check that torch has its own defaults, with which results are computed: a script may have changed them before.
+
+    Raises:
+        UserError: it has not; the first is named, with the call that undoes it.
+    """
+    kind, place = torch.get_default_dtype(), torch.get_default_device()
+    cast = next((name for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)), None)
+    changed = {
+        f"default type is {kind}, expected torch.float32; undo it with torch.set_default_dtype(torch.float32)": (
+            kind != torch.float32
+        ),
+        f"default device is {str(place)!r}, expected 'cpu'; undo it with torch.set_default_device(None), and choose a "
+        "GPU by training.device": place.type != "cpu",
+        "inference mode is on, in which nothing is trained, expected it off; leave the block of "
+        "torch.inference_mode()": torch.is_inference_mode_enabled(),
+        "gradients are off, so that nothing is trained, expected them on; undo it with torch.set_grad_enabled(True), "
+        "or leave the block of torch.no_grad()": not torch.is_grad_enabled(),
+        f"autocast is on for {cast}, expected it off; leave the block of torch.autocast(), and choose its types by "
+        "training.autocast": cast is not None,
+    }
+    for what, is_so in changed.items():
+        if is_so:
+            raise UserError(f"torch: its {what}")
+
+
 Moment: TypeAlias = "float | torch.cuda.Event"
 
 

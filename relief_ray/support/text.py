@@ -69,7 +69,8 @@ def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, left:
 def typed(path: Path | str) -> str:
     """Return a path as one types it in a shell: from the current folder, in quotes where it holds blanks."""
     absolute, here = Path(path).absolute(), Path.cwd()
-    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+    text = str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)  # no option
 
 
 def resumed(folder: Path, how: str) -> str:

@@ -25,6 +25,13 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run dsa --folds 9", ("data.fold=9: dsa has folds 0..3",)),
     ("run quick --rounds 0", ("--rounds 0: expected a value greater than or equal to 1", HELP)),
     ("run quick --rounds many", ("--rounds many: expected a whole number See", HELP)),
+    ("run quick --rounds 1_0", ("--rounds 1_0: expected a whole number See", HELP)),
+    ("run quick --rounds=1_0", ("--rounds 1_0: expected a whole number See", HELP)),
+    ("run quick --rounds \N{ARABIC-INDIC DIGIT THREE}", (": expected a whole number See", HELP)),
+    ("run quick --rounds 3.0", ("--rounds 3.0: expected a whole number See", HELP)),
+    ("run quick --jobs 1_0", ("--jobs 1_0: expected a whole number See", HELP)),
+    ("plan-study --sd 1_0", ("--sd 1_0: expected a number See", HELP)),
+    ("plan-study --claims 0_1", ("--claims 0_1: expected a whole number See", HELP)),
     (
         "run quick --strategies fedavg relief",
         ("--strategies fedavg relief: found a blank, expected one word", "write --strategies fedavg,relief"),

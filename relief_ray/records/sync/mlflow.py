@@ -298,13 +298,13 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
         UserError: only the record names the run's own store, or that needs credentials, which are not kept.
     """
     tracking = section(run.config, "tracking")
-    if uri is None and (address := foreign(run.config).get("tracking.uri")):
-        raise UserError(f"{folder}: {why_foreign('tracking.uri', address)}: sync it with --uri")
     target = uri or tracking.get("uri") or None
     if uri is None and target is not None and MASK in target:
         raise UserError(
             f"{folder}: its MLflow store {target} needs credentials, which are not kept; name it with --uri"
         )
+    if uri is None and (address := foreign(run.config).get("tracking.uri")):
+        raise UserError(f"{folder}: {why_foreign('tracking.uri', address)}: sync it with --uri")
     return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
