@@ -180,7 +180,7 @@ def _strict(numbers: Mapping[str, type]) -> type[TyperCommand]:
                 for option, value in [*pairwise(words), *split] if kind in _NUMBERS else ():
                     form, expected = _NUMBERS[kind]
                     if option in parameter.opts and (not form.fullmatch(value) or "_" in value):
-                        raise typer.BadParameter(expected, ctx=ctx, param=parameter)
+                        raise typer.BadParameter(expected, ctx=ctx, param_hint=f"'{option}'")
             return super().parse_args(ctx, args)
 
     return Strict

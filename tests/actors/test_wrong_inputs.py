@@ -37,6 +37,10 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
         ("--strategies fedavg relief: found a blank, expected one word", "write --strategies fedavg,relief"),
     ),
     ("run quick --set rounds 3", ("--set rounds 3: found a blank", "write --set rounds=3")),
+    ("run quick --set rounds= 3", ("--set rounds= 3: found a blank", "write --set rounds=3")),
+    ("run quick --set rounds=!!int 3", ("--set rounds=!!int 3: found a blank", "write --set 'rounds=!!int 3'")),
+    ("run quick --set name=my study", ("--set name=my study: found a blank", "write --set 'name=my study'")),
+    ("run quick --dry-run --set data.seed=-1", ("data.seed = -1: expected a whole number, at least 0", "e.g.")),
     ("run quick --jobs 0", ("--jobs 0: expected a value greater", HELP)),
     ("run quick --strategies ,", ("--strategies: found no name, expected", "--strategies fedavg,relief")),
     (

@@ -121,6 +121,47 @@ def test_a_negative_rail_is_named_and_makes_a_sum_impossible(board):
     assert meter.total().energy_j is None and "VDD_GPU_SOC: negative" in meter.total().why
 
 
+def test_rails_of_one_label_are_all_there(tmp_path):
+    root = orin_nx(tmp_path)
+    for label in root.rglob("in*_label"):
+        label.write_text("VDD_IN\n")
+    rails = find_rails(root)
+    assert [rail.label for rail in rails] == ["VDD_IN", "VDD_IN (2)", "VDD_IN (3)"]
+    assert [rail.read().watts for rail in rails] == pytest.approx([8.0, 3.5, 2.0])
+    assert [rail.label for rail in total_rails(rails)] == ["VDD_IN"]
+    for label in root.rglob("in*_label"):
+        label.write_text("VDD_CPU\n")
+    assert len(total_rails(find_rails(root))) == 3, "without an input rail all are summed"
+
+
+@pytest.mark.parametrize("milliamperes", [10**13, 3_000_000])
+def test_more_watts_than_a_board_has_are_none(tmp_path, milliamperes):
+    root = orin_nx(tmp_path)
+    next(root.rglob("curr1_input")).write_text(f"{milliamperes}\n")
+    first, second, _ = find_rails(root)
+    assert first.read().watts is None and first.read().why.startswith("more than any board's: ")
+    assert second.read().watts == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("millidegrees", [9_999_999, 250_000])
+def test_more_degrees_than_a_board_has_are_left_out_and_told(tmp_path, millidegrees):
+    root = orin_nx(tmp_path)
+    write(root / "sys/class/thermal", {"thermal_zone0/temp": millidegrees})
+    now = heat(root)
+    assert now.hottest_c == pytest.approx(51.0) and len(now.odd) == 1 and now.odd[0].startswith("thermal_zone0: ")
+
+
+@pytest.mark.parametrize("name", ["temp", "curr1_input", "in1_label", "model", "nv_tegra_release"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, name):
+    root = orin_nx(tmp_path)
+    file = next(root.rglob(name))
+    file.unlink()
+    os.mkfifo(file)
+    with PowerMeter(root) as meter:
+        heat(root), release(root), model_name(root)
+    assert len(meter.rails) == 3
+
+
 def test_a_rail_that_may_not_be_read_says_so():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.records import ledger as ledger_module
 from relief_ray.records.cells import look
 from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import lock_folder
@@ -399,3 +400,17 @@ def test_a_ledger_and_a_checkpoint_of_two_runs_are_refused(path, scenario):
     change_rounds(path, model_sha256="0" * 64)
     with resume(path) as folder, pytest.raises(UserError, match=r"round 3 holds the model .*, the ledger names 0000"):
         restore(folder, scenario.BINDING)
+
+
+@pytest.mark.parametrize("begin", [b"", b"x", b'{"run":"'])
+def test_a_hole_at_the_end_of_a_ledger_is_not_read_to_its_end(path, begin, monkeypatch):
+    monkeypatch.setattr(ledger_module, "_LONGEST", 2**24)
+    ledger = path / "rounds.jsonl"
+    with ledger.open("ab") as file:
+        file.write(begin)
+    os.truncate(ledger, 20 * 2**30)
+    with pytest.raises(UserError, match=r"rounds\.jsonl: line 5 is damaged \(it has no end\)"):
+        read_rounds(path)
+    assert look(path).status == "failed"
+    with pytest.raises(UserError, match="line 5 is damaged"):
+        resume(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import relief_ray as rr
@@ -380,3 +381,10 @@ def test_settings_are_read_once_and_a_run_is_checked_once(monkeypatch, run_cache
     assert counts["assign"] == 1 + 2 * 2
     counts.clear()
     assert len(Plan.read(study.folder).cells) == counts[ExperimentConfig] == 2
+
+
+@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
+def test_a_study_in_a_block_that_changes_torch_is_refused_before_anything_is_written(tmp_path, block):
+    with block(), pytest.raises(rr.UserError, match=r"^torch: its .* leave the block of torch\.\w+\(\)"):
+        rr.run("quick", strategies="fedavg", out=tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()

@@ -182,3 +182,30 @@ def test_preflight_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot use this folder for a run: Not a directory"):
         files.preflight(tmp_path / "file" / "run", 1)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a device"])
+def test_what_is_no_file_is_not_read(tmp_path, kind):
+    path = tmp_path / "f"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link to a device":
+        path.symlink_to("/dev/zero")
+    path = Path("/dev/zero") if kind == "device" else path
+    for read in (files.read_whole, files.sha256_file):
+        with pytest.raises(OSError, match="Is a directory" if kind == "folder" else "Not a regular file"):
+            read(path)
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"1234")
+    assert files.read_whole(path, 4) == b"1234"
+    with pytest.raises(OSError, match="expected at most"):
+        files.read_whole(path, 3)
+    os.truncate(path, 20 * 2**30)
+    with pytest.raises(OSError, match="20480 MiB, expected at most 1024") as caught:
+        files.read_whole(path)
+    assert caught.value.errno == errno.EINVAL, "the disk is not full"

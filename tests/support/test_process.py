@@ -1,11 +1,21 @@
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from relief_ray.support.errors import UserError
-from relief_ray.support.process import casting, choose_device, device_name, keep_freed_memory, use_device, use_threads
+from relief_ray.support.process import (
+    casting,
+    choose_device,
+    device_name,
+    keep_freed_memory,
+    refuse_changed_torch,
+    use_device,
+    use_threads,
+)
 
 FAULTS = """
 import resource, torch
@@ -82,3 +92,45 @@ def test_bfloat16_is_for_products_inside_alone():
         assert (a @ a).dtype == torch.bfloat16
     with casting("none", a.device):
         assert (a @ a).dtype == torch.float32
+
+
+@contextmanager
+def _kept():
+    kind, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kind)
+        torch.set_grad_enabled(grad)
+        torch.set_default_device(None)
+
+
+CHANGES = {
+    "default type is torch.float64": lambda: torch.set_default_dtype(torch.float64),
+    "default type is torch.bfloat16": lambda: torch.set_default_dtype(torch.bfloat16),
+    "gradients are off": lambda: torch.set_grad_enabled(False),
+    "default device is 'meta'": lambda: torch.set_default_device("meta"),
+}
+BLOCKS = {
+    "gradients are off": torch.no_grad,
+    "inference mode is on": torch.inference_mode,
+    "autocast is on for cpu": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize(("said", "change"), CHANGES.items(), ids=CHANGES)
+def test_a_script_that_changed_torch_is_told_so_and_how_to_undo_it(said, change):
+    refuse_changed_torch()
+    with _kept():
+        change()
+        with pytest.raises(UserError, match=f"^torch: its {said}.* expected .*; undo it with torch") as caught:
+            refuse_changed_torch()
+        exec(re.search(r"undo it with (torch\.[^;,]*\))", str(caught.value))[1])
+        refuse_changed_torch()
+
+
+@pytest.mark.parametrize(("said", "block"), BLOCKS.items(), ids=BLOCKS)
+def test_a_block_that_changes_torch_is_named(said, block):
+    with block(), pytest.raises(UserError, match=f"^torch: its {said}.*leave the block of"):
+        refuse_changed_torch()
+    refuse_changed_torch()

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.support.text import install, percent, pip, table, tables
+from relief_ray.support.errors import clipped, visible
+from relief_ray.support.table import word_table
+from relief_ray.support.text import install, percent, pip, table, tables, typed
 
 ROOT = Path(__file__).parents[2]
 HEAD = ["client", "all", "walking", "standing"]
@@ -18,6 +20,25 @@ ROWS = [["0", "120", "1", "119"], ["1", "7", "7", "0"]]
 )
 def test_nearly_all_is_not_all(value, decimals, shown):
     assert percent(value, decimals) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("-dash", "./-dash"), ("--set", "./--set"), ("a-b", "a-b"), ("-my runs", "'./-my runs'"), ("/-a", "/-a")],
+)
+def test_a_path_is_no_option_where_it_is_typed(path, shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert typed(path) == shown and typed(tmp_path / path) == (path if path[0] == "/" else shown)
+
+
+def test_control_characters_are_seen():
+    text = "\x1b[2J\x1b]0;a\x07\x9b31m\u202e\u2066\u061c\r\x00"
+    assert visible(text) == "\\x1b[2J\\x1b]0;a\\x07\\x9b31m\\u202e\\u2066\\u061c\\r\\x00"
+    assert visible("one\ttwo\n\xa0±é你👍") == "one\ttwo\n\xa0±é你👍"
+    assert clipped("a\x1b\nb\u202e") == "a\\x1b\\nb\\u202e"
+    made = word_table(["name", "x"], [["\x1b[31m", "\u202e"]])
+    for written in (made.text(), made.markdown(), made.html(), made.csv()):
+        assert "\x1b" not in written and "\u202e" not in written and "x1b" in written, written
 
 
 @pytest.mark.parametrize("extra", ["server", "search", "moment"])

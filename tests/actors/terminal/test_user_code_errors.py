@@ -2,6 +2,7 @@
 
 import re
 
+import numpy
 import pytest
 
 from relief_ray.plugins.blame import blamed
@@ -69,3 +70,21 @@ def test_what_only_we_raise_is_not_the_users():
     with pytest.raises(AttributeError) as caught:
         override({}, [3])
     assert blamed(caught.value) is None, "the test that called us is no file of the user's that we called"
+
+
+@pytest.mark.parametrize(
+    "line", ["numpy.random.default_rng(-1)", "numpy.random.default_rng(0).choice(3, 9, replace=False)"]
+)
+def test_a_library_that_was_compiled_is_not_the_users(line):
+    """Its frames name sources that are on no disk here, ``numpy/random/_generator.pyx``."""
+    ours = {"__name__": "relief_ray.made_up", "numpy": numpy}
+    exec(compile(f"def ask():\n    {line}", "made_up.py", "exec"), ours)
+    with pytest.raises(ValueError) as caught:
+        ours["ask"]()
+    assert blamed(caught.value) is None
+    theirs = {"__name__": "made_by_a_user", "ask": ours["ask"], "numpy": numpy}
+    exec(compile(f"def mine():\n    {line}", "/home/user/made_by_a_user.py", "exec"), theirs)
+    exec(compile("def call(one):\n    one()", "made_up.py", "exec"), ours)
+    with pytest.raises(ValueError) as caught:
+        ours["call"](theirs["mine"])
+    assert "made_by_a_user.py, line 2, in mine" in str(blamed(caught.value))

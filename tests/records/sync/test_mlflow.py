@@ -423,3 +423,37 @@ def test_the_watermark_is_kept_per_store_and_holds_no_credentials(tmp_path):
     assert read_sync(tmp_path).error == "cannot reach http://***@h" and len(read_sync(tmp_path).targets) == 2
     (tmp_path / "sync.json").write_text("{torn")
     assert read_sync(tmp_path) == SyncState()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "link to a device"])
+def test_a_store_beside_a_run_is_a_file_of_its_own(run, tmp_path, kind):
+    database, elsewhere = run.parent / "mlflow.db", tmp_path / "elsewhere.db"
+    shutil.move(database, elsewhere)
+    before = elsewhere.read_bytes()
+    if kind == "pipe":
+        os.mkfifo(database)
+    else:
+        database.symlink_to(elsewhere if kind == "link" else "/dev/zero")
+    with pytest.raises(UserError, match="Not a regular file" if kind == "pipe" else "is a link to"):
+        sync(run)
+    assert elsewhere.read_bytes() == before
+    sync(run, f"sqlite:///{elsewhere}")
+
+
+@pytest.mark.parametrize("how", ["moved", "linked"])
+def test_a_store_whose_files_lie_elsewhere_takes_none(run, tmp_path, tmp_path_factory, how):
+    sync(run)
+    victim = tmp_path_factory.mktemp("elsewhere") / "victim"
+    if how == "moved":  # it still names the old place
+        shutil.copytree(run.parent, tmp_path / "moved", ignore=shutil.ignore_patterns("moved", "mlartifacts"))
+        run, victim = tmp_path / "moved" / run.name, run.parent / "mlartifacts"
+        shutil.rmtree(victim)
+    else:
+        shutil.move(run.parent / "mlartifacts", victim)
+        (run.parent / "mlartifacts").symlink_to(victim)
+        shutil.rmtree(victim)
+        victim.mkdir()
+        victim = victim / "relief-ray"
+    with pytest.raises(UserError, match=r"keeps files of runs in .*, expected a place in .*remove mlflow\.db and"):
+        sync(run)
+    assert not victim.exists()
