@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+from relief_ray.support.errors import clipped
 from relief_ray.support.files import read_whole
 from relief_ray.support.process import number_in, text_in
 
@@ -121,7 +122,7 @@ def heat(root: Path) -> Heat:
         hottest_c=max((value_c for value_c in told_c.values() if value_c <= _MOST_C), default=None),
         slowed=tuple(kind for kind, state in slowing if state > 0) if slowing else None,
         num_overcurrent=sum(counts) if counts else None,
-        odd=tuple(f"{name}: {value_c:.4g} °C, no board's" for name, value_c in told_c.items() if value_c > _MOST_C),
+        odd=tuple(f"{name}: {c:.0f} °C, more than any board's" for name, c in told_c.items() if c > _MOST_C),
     )
 
 
@@ -236,7 +237,7 @@ def _label(file: Path) -> str:
     """A rail's label; empty where no channel is connected. One that may not be read still stands for a rail."""
     try:
         label = read_whole(file).decode("utf-8", errors="replace").strip("\0 \n\t")
-        return "" if label == _UNUSED else label
+        return "" if label == _UNUSED else clipped(label)
     except FileNotFoundError:
         return ""
     except OSError:
