@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
 from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
 from relief_ray.data.config import DataConfig
@@ -20,10 +18,10 @@ from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, 
 from relief_ray.data.describe import cache_problems, without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.figures import measure
-from relief_ray.data.loader import DatasetSpec, Floats, Loader, Mask, Recording, require_members
+from relief_ray.data.leakage import leak
+from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
-from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
 
 DATA_RULES: Mapping[str, Rule] = {
@@ -64,8 +62,6 @@ DATA_RULES: Mapping[str, Rule] = {
 
 _RECORDED = ("subjects", "labels", "channels", "rates", "finite", "bouts")
 _Violations = Mapping[str, str]
-# Rows in sequence that count as a copy where they occur twice.
-_COPIED_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,12 +193,8 @@ def _split(dataset: Dataset, config: DataConfig) -> _Violations:
     violations = {}
     if lacking := _lacking(data.coverage):
         violations["windows"] = f"data.split={config.split}: {lacking}"
-    starts = np.concatenate([part.starts for part in (*data.clients, data.validation)])
-    trained, tested = (
-        row_counts(first, dataset.spec.window, len(dataset.labels)) > 0 for first in (starts, data.test.starts)
-    )
-    if config.split != "random_leaky" and (leak := _leak(dataset.signal(), trained, tested)):
-        violations["leakage"] = f"data.split={config.split}: {leak}"
+    if shared := leak(config, data, dataset.signal()):
+        violations["leakage"] = f"data.split={config.split}: {shared}"
     return violations
 
 
@@ -211,28 +203,6 @@ def _lacking(coverage: Coverage) -> str:
     if without := [c["client"] for c in coverage["clients"] if not sum(c["validation"])]:
         texts.append(f"no validation window of clients {listed(without)}")
     return "; ".join(texts)
-
-
-def _leak(signal: Floats, trained: Mask, tested: Mask) -> str:
-    """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
-    if shared := int((trained & tested).sum()):
-        return f"{shared} rows are in training and in test"
-    names = np.unique(np.nan_to_num(signal), axis=0, return_inverse=True)[1].reshape(-1)
-    runs = np.lib.stride_tricks.sliding_window_view(names, _COPIED_ROWS)
-    moves = (runs != runs[:, :1]).any(axis=1)  # a sensor at rest repeats its value, nobody's data
-    sequences = {run.tobytes() for run in runs[_whole(trained) & moves]}
-    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in sequences]
-    if not copies:
-        return ""
-    return (
-        f"{len(copies)} sequences of {_COPIED_ROWS} rows of the test part are in training too, bit by bit; the first "
-        f"begins in row {copies[0]}"
-    )
-
-
-def _whole(rows: Mask) -> Mask:
-    """Whether a sequence of rows that starts here lies wholly in ``rows``."""
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 
 
 # Values are read, for `finite`, where the arrays fit each other.

@@ -97,6 +97,11 @@ class DataConfig(SwitchedConfig):
             object.__setattr__(self, "stride_s", spec.window_s)
         if fault := window_fault(spec):
             raise ValueError(f"data.window_s={spec.window_s:g}: {fault}")
+        if not round(self.stride_s * spec.rate_hz):
+            raise ValueError(
+                f"data.stride_s={self.stride_s:g}: is less than a row of {spec.name}, expected at least "
+                f"{1 / spec.rate_hz:g} (its {spec.rate_hz} Hz)"
+            )
         folds = max(1, len(self.subject_ids()) // 2)
         if self.split != "held_out_subject" and self.fold:
             raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,12 @@ from relief_ray.data.loader import (
     require_members,
 )
 from relief_ray.data.registry import get_loader, get_spec
-from relief_ray.data.source import MARKER, Source, find_source, narrow, noting_unnamed, open_source
+from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
 from relief_ray.data.window_set import open_signal
-from relief_ray.plugins.load import digests, is_path, is_stored, line_in, modules_of
-from relief_ray.support.errors import UserCodeError, UserError, listed
+from relief_ray.plugins.blame import settings_of_torch
+from relief_ray.plugins.load import digests, is_path, line_in, modules_of, sources
+from relief_ray.plugins.reads import AT_IMPORT, Reads, noting
+from relief_ray.support.errors import UserCodeError, UserError, listed, shown
 from relief_ray.support.files import (
     cache_root,
     digest_files,
@@ -48,6 +50,7 @@ from relief_ray.support.files import (
     sha256_json,
     stamp,
     values_in,
+    write_atomic,
 )
 
 # Cache of parsed signals: memory-mapped .npy files in folders named by a hash of their origin.
@@ -64,7 +67,7 @@ from relief_ray.support.files import (
 
 PARSER_VERSION = 1
 # End of an entry's folder: the form of its files, not their contents, by which versions leave each other's alone.
-_FORM = ".3"
+_FORM = ".4"
 SIGNAL, LABELS, BOUTS, FILLED = "signal.npy", "labels.npy", "bouts.npy", "filled.npy"
 _META = "meta.json"
 _KEY_CHARS = 32
@@ -89,6 +92,10 @@ class Entry:
     """(rows,) whether `parse` filled in a reading."""
     sensors: Sequence[SensorFigures]
     """Figures of every sensor of every person."""
+    started: Sequence[str]
+    """Programs that a user's loader started."""
+    parse_s: float
+    """Seconds that parsing took."""
     facts: Mapping[str, Mapping[str, object]]
     """The parser's findings by subject."""
     signal_sha256: str
@@ -120,13 +127,29 @@ def source_digest(spec: DatasetSpec, source: Source, *, trust_stamps: bool = Tru
     return digests[str(source.path)]
 
 
-def cache_key(spec: DatasetSpec, digest: str) -> str:
-    """The sha256 that names a cache entry."""
+def _identity(spec: DatasetSpec, digest: str) -> dict[str, object]:
+    """What a cache entry is made from, without variables of the environment."""
     described = {k: asdict(spec)[k] for k in ("name", "rate_hz", "modalities", "labels", "subjects", "units")}
     if spec.lacks:
         described["lacks"] = {subject: sorted(names) for subject, names in spec.lacks.items()}
     parser = digests(modules_of([spec.name])) or PARSER_VERSION
-    return sha256_json({"source": digest, "parser": parser, "spec": described})
+    return {"source": digest, "parser": parser, "spec": described}
+
+
+def _asked_path(spec: DatasetSpec, digest: str) -> Path:
+    return cache_root() / "parsed" / f"{sha256_json(_identity(spec, digest))[:_KEY_CHARS]}.asked.json"
+
+
+def asked_by_loader(spec: DatasetSpec, digest: str) -> list[str]:
+    """Variables of the environment that a user's loader asked for when it parsed these files."""
+    path = _asked_path(spec, digest)
+    return list(json.loads(path.read_bytes())) if is_path(spec.name) and path.exists() else []
+
+
+def cache_key(spec: DatasetSpec, digest: str) -> str:
+    """The sha256 that names a cache entry."""
+    asked = {name: os.environ.get(name) for name in asked_by_loader(spec, digest)}
+    return sha256_json(_identity(spec, digest) | ({"environment": asked} if asked else {}))
 
 
 def entry_folder(spec: DatasetSpec, digest: str) -> Path:
@@ -189,8 +212,25 @@ def _filled(spec: DatasetSpec, recording: Recording) -> Mask:
     return np.broadcast_to(filled, len(recording.labels))
 
 
-def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:
-    """Write the recordings of all subjects as one entry, atomically."""
+def store(
+    spec: DatasetSpec,
+    recordings: Sequence[Recording],
+    source: Source,
+    folder: Path,
+    *,
+    started: Sequence[str] = (),
+    parse_s: float = 0.0,
+) -> None:
+    """Write the recordings of all subjects as one entry, atomically.
+
+    Args:
+        spec: the dataset's description.
+        recordings: the subjects', in its order.
+        source: where they come from.
+        folder: the entry's folder.
+        started: programs that parsing started.
+        parse_s: seconds that it took.
+    """
     arrays, synthetic = assemble(spec, recordings), source.synthetic or any(rec.synthetic for rec in recordings)
     facts = {str(recording.subject): recording.facts for recording in recordings}
     sensors = [row for recording in recordings for row in measure(spec, recording)]
@@ -199,7 +239,8 @@ def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, fo
         for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
         written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
-        meta = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
+        meta: dict[str, object] = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
+        meta |= {"started": started, "parse_s": parse_s}
         (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True)))
         if origin == "SYNTHETIC":
             (part / MARKER).write_text(json.dumps({"origin": origin}))
@@ -228,6 +269,8 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         bouts=bouts,
         filled=filled,
         sensors=meta["sensors"],
+        started=meta["started"],
+        parse_s=meta["parse_s"],
         origin="real" if meta["origin"] == "real" else "SYNTHETIC",
         facts=meta["facts"],
         signal_sha256=meta["arrays"][SIGNAL]["sha256"],
@@ -309,8 +352,36 @@ def locate(loader: Loader, root: str | Path | None = None) -> Source:
         UserError: there are none, or several folders hold them.
     """
     spec = loader.spec
-    source = find_source(spec, root)
-    return narrow(spec, source, _expected(loader)) if is_path(spec.name) else source
+    if not is_path(spec.name):
+        return find_source(spec, root)
+    with noting() as reads:
+        source = narrow(spec, find_source(spec, root), _expected(loader))
+    for what, each in (("files()", reads), ("the import of its module", _at_import(spec))):
+        if each.files:
+            with open_source(spec, source) as members:
+                _refuse_opened(spec, what, each, members, source.path)
+    return source
+
+
+def _at_import(spec: DatasetSpec) -> Reads:
+    """What the loader's file has read while it was imported, or one that it imports from the same folder."""
+    return AT_IMPORT.by({source.origin for source in sources(modules_of([spec.name]))})
+
+
+def _refuse_opened(spec: DatasetSpec, what: str, reads: Reads, members: Members, path: Path) -> None:
+    """Refuse a user's loader that opened a file which is none of the source's members.
+
+    Raises:
+        UserCodeError: it is named, and what opened it.
+    """
+    own = {Path(os.path.realpath(path / name)) for name in ("", *members.names)}
+    near = Path(os.path.realpath(path if path.is_dir() else path.parent))
+    if opened := [file for file in reads.opened(near) if file not in own]:
+        raise UserCodeError(
+            f"{spec.name}: {what} opens {listed(opened)}, expected files that files() names: a change in another one "
+            "would go unnoticed, since parsed data are kept. Let `member` match it and files() name it, for every "
+            "person where all share it, and let parse() read it with members.read(name)"
+        )
 
 
 def _expected(loader: Loader) -> list[str]:
@@ -335,15 +406,24 @@ def _parsed(spec: DatasetSpec, source: Source, digest: str) -> Path:
     if not folder.exists():
         with exclusive(cache_root() / "locks" / folder.name):
             if not folder.exists():
-                _fill(spec, source, digest, folder)
-    return folder
+                _fill(spec, source, digest)
+    return entry_folder(spec, digest)  # as parsing has shown what it depends on
 
 
-def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path) -> None:
+def _fill(spec: DatasetSpec, source: Source, digest: str) -> None:
     """Make the missing cache entry: parse everything, or cut units out of the full dataset that is parsed first."""
     full_spec = get_spec(spec.name)
     if spec.units == full_spec.units:
-        store(spec, parse_source(spec, source), source, folder)
+        began = time.monotonic()
+        with noting() as reads:
+            recordings = parse_source(spec, source)
+        parse_s = time.monotonic() - began
+        imported = _at_import(spec)
+        known = asked_by_loader(spec, digest)
+        if asked := {*reads.asked(), *imported.asked()} - {*known}:
+            write_atomic(_asked_path(spec, digest), json.dumps(sorted({*asked, *known})).encode())
+        started = sorted({*reads.started(), *imported.started()})
+        store(spec, recordings, source, entry_folder(spec, digest), started=started, parse_s=parse_s)
         return
     full = read_entry(_parsed(full_spec, source, digest))
     recordings = []
@@ -353,7 +433,7 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path) -> None:
         chosen = full.signal()[rows, unit_columns(spec.units)]
         codes = np.array(spec.labels, np.int16)[full.labels[rows]]
         recordings.append(Recording(subject=subject, signal=chosen, labels=codes, bouts=bouts - rows.start))
-    store(spec, recordings, replace(source, synthetic=full.origin != "real"), folder)
+    store(spec, recordings, replace(source, synthetic=full.origin != "real"), entry_folder(spec, digest))
 
 
 def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
@@ -362,10 +442,17 @@ def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
     Raises:
         UserError: files are missing or damaged, or a user's loader returns what its description does not say.
     """
-    loader = get_loader(spec.name)
+    loader, before = get_loader(spec.name), settings_of_torch()
     with open_source(spec, source) as members:
         require_members(spec, members.names, _expected(loader), source.path)
         recordings = [parse_subject(loader, members, source.path, subject) for subject in spec.subjects]
+    after = settings_of_torch()
+    for what, value in before.items():
+        if after[what] != value:
+            raise UserCodeError(
+                f"{spec.name}: parse() leaves {what} at {shown(after[what])}, expected {shown(value)} as before: a run "
+                "that parses would be another experiment than one that finds the parsed data; let parse() put it back"
+            )
     if is_path(spec.name):
         refuse(spec.name, faults_of_all(spec, dict(zip(spec.subjects, recordings, strict=True))))
     return recordings
@@ -381,22 +468,47 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
         names.append(name)
         return members.read(name)
 
-    code = loader.parse.__module__ if is_stored(loader.spec.name) else loader.spec.name.partition(":")[0]
     try:
-        with noting_unnamed(members, path, Path(sys.modules[code].__file__ or "")) as unnamed:
+        with noting() as reads:
             recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
     except Exception as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
-    if unnamed:
-        raise UserCodeError(
-            f"{loader.spec.name}: parse() of subject {subject} opens {listed(unnamed)}, expected files that files() "
-            "names: a change in another one would go unnoticed, since parsed data are kept. Let `member` match it and "
-            "files() name it, for every person where all share it, and read it with members.read(name)"
-        )
+    _refuse_opened(loader.spec, f"parse() of subject {subject}", reads, members, path)
     return recording
+
+
+def parsed_anew(name: str, limit_s: float) -> tuple[str, list[str]]:
+    """Parse people of a user's dataset anew, for about ``limit_s``, and compare them with the cache.
+
+    Returns what differs (empty: nothing), and variables of the environment that the loader asks for.
+    """
+    loader = get_loader(name)
+    spec, source = loader.spec, locate(loader)
+    digest = source_digest(spec, source)
+    entry, began, recordings = read_entry(entry_folder(spec, digest)), time.monotonic(), []
+    with open_source(spec, source) as members:
+        for subject in spec.subjects if entry.parse_s / len(spec.subjects) <= limit_s else ():
+            recordings.append(parse_subject(loader, members, source.path, subject))
+            if time.monotonic() - began > limit_s:
+                break
+    other = differing(spec, entry, recordings) if recordings else []
+    fault = f"parse() does not return what the run has read ({listed(other)})" if other else ""
+    return fault, asked_by_loader(spec, digest)
+
+
+def differing(spec: DatasetSpec, entry: Entry, recordings: Sequence[Recording]) -> list[str]:
+    """Files of an entry whose first rows are not what parsing its first people has returned."""
+    cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts, FILLED: entry.filled}
+    fresh = {name: np.ascontiguousarray(array) for name, array in assemble(spec, recordings).items()}
+    # Bit by bit: NaN equals NaN, and -0 is not 0.
+    return [
+        name
+        for name, array in fresh.items()
+        if not np.array_equal(np.ascontiguousarray(cached[name][: len(array)]).view(np.uint8), array.view(np.uint8))
+    ]
 
 
 # A parsed dataset by name: what another machine needs to find the same values among its own files.

@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 from relief_ray.data.checks import Fault, filled_text, in_words, length_faults, range_text, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
-    BOUTS,
-    FILLED,
-    LABELS,
-    SIGNAL,
-    Arrays,
     DamagedEntry,
     Dataset,
-    assemble,
+    differing,
     entries,
     entry_folder,
     locate,
@@ -29,6 +24,7 @@ from relief_ray.data.dataset import (
 )
 from relief_ray.data.federated_data import Coverage, FederatedData, federate, num_clients
 from relief_ray.data.figures import SensorFigures
+from relief_ray.data.leakage import leak
 from relief_ray.data.loader import DatasetSpec, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out, left_out_text
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
@@ -50,6 +46,13 @@ _MANY_MIXED, _LEAP = 0.25, 10.0
 # A person is apart from all others by so many times their median deviation, and by at least this factor: of values
 # (metres per second squared and g differ by 9.8), of changes from row to row, and of seconds.
 _DEVIATIONS, _OTHER_UNIT, _OTHER_PACE, _OTHER_LENGTH = 6.0, 3.0, 1.6, 1.5
+# Several people, or one of two, are apart by this factor of values; means of a channel by so many of its deviations.
+_TWO_UNITS, _OTHER_MEAN = 5.0, 2.0
+# Sensors that send a block twice leave a few copies: this share of the test's rows.
+_FEW_COPIES = 0.001
+# Share of a channel's rows in which it does not change for a window, and as a multiple of that of the others; share of
+# its deviation that float32 loses; share of its readings at the ends of its range.
+_PARTLY_LEVEL, _MORE_LEVEL, _LOST, _CUT = 0.1, 3.0, 0.01, 0.01
 # Sentences of a kind; the tables of `data describe` have all.
 _SHOWN = 8
 # Parts of a recording in its picture.
@@ -65,17 +68,32 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
     recorded = [name for name, all_s in zip(spec.classes, seconds.sum(0), strict=True) if all_s]
     sensors = sensors_of(dataset, config)
     kinds = (
+        _of_loader(dataset),
         _of_channels(dataset, config),
         *_of_sensors(spec, sensors),
         _of_people(dataset, config),
         _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
         _of_windows(config, data, _people_of(dataset, config, data)),
+        _of_split(dataset, config, data),
         _of_classes(dataset, seconds),
         without_windows(data.coverage, recorded),
         _of_clients(config, data.coverage),
     )
     return tuple(line for kind in kinds for line in _first([*kind]))
+
+
+def _of_loader(dataset: Dataset) -> Iterator[str]:
+    if dataset.started:
+        yield (
+            f"its loader starts {listed(dataset.started)}: a change in what that reads goes unnoticed: parsed "
+            "data are kept"
+        )
+
+
+def _of_split(dataset: Dataset, config: DataConfig, data: FederatedData) -> Iterator[str]:
+    if shared := leak(config, data, dataset.signal(), _FEW_COPIES):
+        yield f"the test leaks into training: {shared} (`relief-ray conformance`, rule 'leakage')"
 
 
 def _first(lines: Sequence[str]) -> list[str]:
@@ -91,9 +109,9 @@ def sensors_of(dataset: Dataset, config: DataConfig) -> list[SensorFigures]:
 def _of_sensor(spec: DatasetSpec, row: SensorFigures) -> tuple[str, ...]:
     """A sentence of each kind on a person's sensor; empty ones where nothing is odd."""
     name, has_gaps = row["sensor"], row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s
-    code = (
-        f"{name} is {row['code']:g} {row['code_rows']} times, far from all its other values: if that stands for no "
-        "reading, read it as missing"
+    code = row["code_rows"] and (
+        f"{name} is {listed(f'{code:g}' for code in row['codes'])} {row['code_rows']} times, far from all its "
+        "other values: if that stands for no reading, read it as missing"
     )
     line = (
         f"{name} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in there, "
@@ -103,12 +121,22 @@ def _of_sensor(spec: DatasetSpec, row: SensorFigures) -> tuple[str, ...]:
         f"{name} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in 99.9% of its "
         "steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
     )
+    rounded = (
+        f"{name} loses {row['rounded']:.0%} of its deviation where its values are made float32, as all data are: let "
+        "parse() subtract a constant, or take a larger unit"
+    )
+    cut = (
+        f"{name} is at an end of its range in {row['cut']:.1%} of a channel's rows, again and again: cut off there, "
+        "the sensor or the parser lost what lies beyond"
+    )
     return (
         filled_text(row) if has_gaps else "",
         range_text(spec, row),
-        code if row["code_rows"] else "",
+        code or "",
         line if row["longest_line_s"] >= spec.window_s else "",
         leap if row["step"] > _LEAP else "",
+        rounded if row["rounded"] > _LOST else "",
+        cut if row["cut"] > _CUT and not row["codes"] else "",
     )
 
 
@@ -120,13 +148,55 @@ def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator
 
 
 def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
-    """People whose readings of a sensor are larger, or change faster, than everybody else's."""
+    """People whose readings of a sensor are larger, lie elsewhere, change faster or stand still, unlike others'."""
     for name in dict.fromkeys(row["sensor"] for row in sensors):
         rows = [row for row in sensors if row["sensor"] == name and not (row["code_rows"] or row["still"])]
-        for who, ratio in _apart([[row["level"]] for row in rows], _OTHER_UNIT).items():
+        levels = [[row["level"]] for row in rows]
+        larger = _apart(levels, _OTHER_UNIT)
+        for who, ratio in (larger or _other_unit(levels)).items():
             yield f"subject {rows[who]['subject']}: {name} is {ratio:.3g} times that of the others: in another unit?"
+        for who, text in _elsewhere(rows).items():
+            if who not in larger:
+                yield f"subject {rows[who]['subject']}: {name} {text}: turned round, other axes, or another unit?"
         for who, ratio in _apart([row["pace"] for row in rows], _OTHER_PACE).items():
             yield f"subject {rows[who]['subject']}: {name} changes {ratio:.3g} times as fast: at another rate?"
+        for who, row in enumerate(rows):
+            others = [other["level_share"] for i, other in enumerate(rows) if i != who]
+            if others and row["level_share"] > max(_PARTLY_LEVEL, _MORE_LEVEL * float(np.median(others))):
+                yield (
+                    f"subject {row['subject']}: {name} has a channel that does not change for a window or longer, in "
+                    f"{row['level_share']:.0%} of the rows: dead there, or filled in?"
+                )
+
+
+def _other_unit(levels: Sequence[Sequence[float]]) -> dict[int, float]:
+    """The fewer people of two groups that the levels fall into, with the ratio to the others; the larger of two."""
+    logs = np.log(np.array(levels)[:, 0]) if len(levels) > 1 else np.zeros(2)
+    order = np.argsort(logs)
+    gaps = np.diff(logs[order])
+    lower, upper = order[: gaps.argmax() + 1], order[gaps.argmax() + 1 :]
+    widest = max(np.ptp(logs[lower]), np.ptp(logs[upper]))
+    if gaps.max() <= np.log(_TWO_UNITS) or widest > gaps.max() / 3:
+        return {}
+    fewer, others = (lower, upper) if len(lower) < len(upper) else (upper, lower)
+    return {int(who): float(np.exp(logs[who] - np.median(logs[others]))) for who in np.sort(fewer)}
+
+
+def _elsewhere(rows: Sequence[SensorFigures]) -> dict[int, str]:
+    """People with channels whose mean is far from all others', and where these are; none of fewer than 3."""
+    if len(rows) < 3:
+        return {}
+    means, apart = np.array([row["means"] for row in rows]), {}
+    usual = np.median([row["deviations"] for row in rows], axis=0)
+    for who in range(len(rows)):
+        others = np.delete(means, who, axis=0)
+        middle = np.median(others, axis=0)
+        spread = np.median(np.abs(others - middle), axis=0)
+        far = np.flatnonzero(np.abs(means[who] - middle) > np.maximum(_OTHER_MEAN * usual, _DEVIATIONS * spread))
+        if len(far):
+            found = [f"{means[who, c]:.3g} in channel {c + 1} ({middle[c]:.3g} with the others)" for c in far.tolist()]
+            apart[who] = f"has a mean of {listed(found)}"
+    return apart
 
 
 def _apart(values: Sequence[Sequence[float]], least: float) -> dict[int, float]:
@@ -432,14 +502,11 @@ def cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recor
         except DamagedEntry as error:
             yield str(error)
             continue
-        cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts, FILLED: entry.filled}
-        for name, fresh in assemble(spec, recordings).items() if folder == here else ():
-            # Bit by bit: NaN equals NaN, and -0 is not 0.
-            if not np.array_equal(cached[name].view(np.uint8), np.ascontiguousarray(fresh).view(np.uint8)):
-                yield (
-                    f"{folder / name}: not what the raw files say when they are parsed anew; delete the folder "
-                    f"{folder}, it is made again"
-                )
+        for name in differing(spec, entry, recordings) if folder == here else ():
+            yield (
+                f"{folder / name}: not what the raw files say when they are parsed anew; delete the folder "
+                f"{folder}, it is made again"
+            )
 
 
 class Description(TypedDict):

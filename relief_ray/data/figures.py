@@ -5,11 +5,15 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec, Mask, Recording, bouts_of
+from relief_ray.data.loader import DatasetSpec, Ints, Mask, Recording, bouts_of
 
 _STEP_QUANTILE: Final = 0.999
-# A value that stands for "no reading" recurs, and is so many times farther from the median than all others.
-_RECURS, _FAR = 3, 3.0
+# Values that stand for "no reading" recur, are so many times farther from the median than all others, and few.
+_RECURS, _FAR, _MOST_CODES = 3, 3.0, 8
+# Changes below this share of a channel's deviation are none.
+_LEVEL = 1e-4
+# A channel is cut off at an extreme that it reaches this often, coming from other values; of so many values.
+_VISITS, _MANY_VALUES = 10, 50
 # Interpolated values are on their line but for float32's rounding.
 _STRAIGHT = 2.0**-21
 
@@ -28,8 +32,13 @@ class SensorFigures(TypedDict):
         high: largest value.
         mean: mean of all channels.
         still: channels that never change: column, value.
-        code: a value that recurs, far from all others of its channel; 0 where there is none.
+        level_share: share of rows, in the worst channel, in stretches of at least a window in which it does not change.
+        codes: values that recur, far from all others of their channel.
         code_rows: so often.
+        rounded: deviation of the rounding to float32, as a share of the standard deviation, in the worst channel.
+        cut: share of readings that are the channel's largest or smallest, in the worst channel that is cut off there.
+        means: mean by channel.
+        deviations: standard deviation by channel.
         step: the longest step from row to row within a bout, as a multiple of the 99.9th percentile of all steps
             (Euclidean, over the channels).
         step_row: the row of the person's recording that it leads to.
@@ -47,8 +56,13 @@ class SensorFigures(TypedDict):
     high: float
     mean: float
     still: list[tuple[int, float]]
-    code: float
+    level_share: float
+    codes: list[float]
     code_rows: int
+    rounded: float
+    cut: float
+    means: list[float]
+    deviations: list[float]
     step: float
     step_row: int
     level: float
@@ -64,17 +78,17 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
     for name, first, stop in spec.columns():
         if name not in spec.sensors_of(recording.subject):
             continue
-        values = recording.signal[rows, first:stop].astype(np.float32).astype(np.float64)
+        given = recording.signal[rows, first:stop].astype(np.float64)
+        values = given.astype(np.float32).astype(np.float64)
+        deviations = given.std(axis=0)
         lost = np.zeros(values.shape, bool) if recording.filled is None else recording.filled[rows, first:stop]
         moves = np.diff(values, axis=0, prepend=values[:1])
         bends = np.abs(np.diff(moves, axis=0, prepend=np.nan)) > _STRAIGHT * np.abs(values)
         steps = np.where(begins, 0.0, np.linalg.norm(moves, axis=1))
         usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
-        off = np.abs(values - np.median(values, axis=0))
-        ends = off == off.max(axis=0)
-        near = np.where(ends, 0.0, off).max(axis=0)
-        is_code = (ends.sum(axis=0) >= _RECURS) & (near > 0) & (off.max(axis=0) > _FAR * near)
-        codes_at = np.argwhere(ends & is_code)
+        is_level = np.abs(moves) <= _LEVEL * deviations
+        counted = [(channel, *np.unique(channel, return_counts=True)) for channel in values.T]
+        absent = [_codes(*channel) for channel in counted]
         figures.append(
             {
                 "subject": recording.subject,
@@ -87,8 +101,15 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
                 "high": float(values.max()),
                 "mean": float(values.mean()),
                 "still": [(first + i, float(channel[0])) for i, channel in enumerate(values.T) if not np.ptp(channel)],
-                "code": float(values[tuple(codes_at[0])]) if len(codes_at) else 0.0,
-                "code_rows": len(codes_at),
+                "level_share": _level_share(is_level, begins, round(spec.window_s * spec.rate_hz)),
+                "codes": np.unique(np.concatenate(absent)).tolist(),
+                "code_rows": sum(
+                    int(np.isin(channel, own).sum()) for (channel, *_), own in zip(counted, absent, strict=True)
+                ),
+                "rounded": max(map(_rounded, given.T)),
+                "cut": max(_cut(*channel) for channel in counted),
+                "means": values.mean(axis=0).tolist(),
+                "deviations": deviations.tolist(),
                 "step": float(steps.max() / usual),
                 "step_row": int(rows[steps.argmax()]),
                 "level": float(np.sqrt((values**2).mean())),
@@ -98,10 +119,48 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
     return figures
 
 
+def _stretches(mask: Mask, begins: Mask) -> list[Ints]:
+    """First row and one past the last of stretches within a bout that are true: (n, 2) by column of (rows, columns)."""
+    runs = (bouts_of(column, np.cumsum(begins)) for column in mask.T)
+    return [own[column[own[:, 0]]] for own, column in zip(runs, mask.T, strict=True)]
+
+
 def _longest(mask: Mask, begins: Mask) -> int:
     """Most values in sequence within a bout that are true, in any column of (rows, columns)."""
-    runs = (run for column in mask.T for run in bouts_of(column, np.cumsum(begins)) if column[run[0]])
-    return max((int(stop - first) for first, stop in runs), default=0)
+    return max((int(np.diff(own).max()) for own in _stretches(mask, begins) if len(own)), default=0)
+
+
+def _level_share(is_level: Mask, begins: Mask, window: int) -> float:
+    """Share of rows in stretches of at least a window that are level, in the worst column."""
+    lengths = (np.diff(own) for own in _stretches(is_level, begins))
+    return max(int(own[own >= window].sum()) for own in lengths) / len(is_level)
+
+
+def _codes(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints) -> NDArray[np.float64]:
+    """Those of a channel's values that stand for "no reading"; ``times``: how often it has each, ascending values."""
+    off = np.abs(values - np.median(channel))
+    farthest = np.argsort(off)[: -_MOST_CODES - 2 : -1]
+    nearer = off[farthest[1:]]
+    recur = np.logical_and.accumulate(times[farthest[:-1]] >= _RECURS)
+    last = np.flatnonzero(recur & (off[farthest[:-1]] > _FAR * nearer) & (nearer > 0))
+    return values[farthest[: last[-1] + 1]] if len(last) else values[:0]
+
+
+def _cut(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints) -> float:
+    """Share of readings at the ends of a channel where it is cut off, as a sensor does beyond its range; else 0."""
+    if len(values) < _MANY_VALUES:
+        return 0.0
+    ends = (values[i] for i in (0, -1) if times[i] >= _VISITS and values[i])
+    at = [channel == end for end in ends]
+    often = [mask for mask in at if np.count_nonzero(np.diff(mask.astype(np.int8)) > 0) >= _VISITS]
+    return float(np.mean(np.any(often, axis=0))) if often else 0.0
+
+
+def _rounded(channel: NDArray[np.float64]) -> float:
+    """Deviation of the rounding to float32 as a share of the channel's; 0 for whole numbers that float32 holds."""
+    deviation, step = channel.std(), float(np.spacing(np.float32(np.abs(channel).max())))
+    is_whole = step <= 1.0 and not (channel % 1.0).any()
+    return 0.0 if is_whole or not deviation else step / 12**0.5 / float(deviation)
 
 
 def _pace(values: NDArray[np.float64], steps: NDArray[np.float64]) -> float:

@@ -8,18 +8,16 @@ import heapq
 import os
 import re
 import stat
-import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
-from relief_ray.plugins.blame import INSTALLED
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, disk_errors
@@ -332,43 +330,3 @@ def _damage(name: str, path: Path) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
-
-
-# Files that a user's `parse` opens by itself: their bytes are no part of the cache's key.
-#
-# Python tells its audit hooks of every file that it opens; what a library opens in C is not seen. A hook cannot be
-# taken out again: this one does nothing unless a set is waiting.
-
-_WAITING: list[set[str]] = []
-_CODE = (".py", ".pyc", ".so", ".pyd")
-
-
-@cache
-def _install() -> None:
-    def note(event: str, values: tuple[object, ...]) -> None:
-        if _WAITING and event == "open":
-            path, _, flags = values
-            if isinstance(path, str) and isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR):
-                _WAITING[-1].add(os.path.realpath(path))
-
-    sys.addaudithook(note)
-
-
-@contextmanager
-def noting_unnamed(members: Members, path: Path, beside: Path) -> Iterator[list[Path]]:
-    """A list that has, after the block, the files that it opened below the source's folder or in that of ``beside``.
-
-    The source's own members, code, and what is installed do not count.
-    """
-    _install()
-    unnamed: list[Path] = []
-    _WAITING.append(set())
-    try:
-        yield unnamed
-    finally:
-        opened = _WAITING.pop() - {os.path.realpath(path / name) for name in ("", *members.names)}
-    folder = Path(os.path.realpath(path if path.is_dir() else path.parent))
-    for file in map(Path, sorted(opened)):
-        is_near = folder in file.parents or file.parent == beside.resolve().parent
-        if is_near and file.is_file() and file.suffix not in _CODE and not INSTALLED & set(file.parts):
-            unnamed.append(file)

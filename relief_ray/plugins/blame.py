@@ -9,9 +9,9 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TypeVar
 
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError
@@ -186,6 +186,24 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
     return value
 
 
+def settings_of_torch() -> dict[str, object]:
+    """Settings of torch in this process and its functions, by what they are called; empty where it is not loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    modules = {name: sys.modules[name] for name in ("torch", "torch.nn.functional") if name in sys.modules}
+    functions = {f"{name}.{key}": each for name, module in modules.items() for key, each in vars(module).items()}
+    return {
+        "torch's default type": torch.get_default_dtype(),
+        "torch's gradients (torch.is_grad_enabled())": torch.is_grad_enabled(),
+        "torch's inference mode": torch.is_inference_mode_enabled(),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "torch's use of oneDNN": torch.backends.mkldnn.enabled,
+        "the smallest number (torch.set_flush_denormal)": float(torch.full((), 1e-40, dtype=torch.float32) * 1),
+    } | {name: each for name, each in functions.items() if isinstance(each, (FunctionType, BuiltinFunctionType))}
+
+
 def require(
     function: Callable[..., object],
     step: str,
@@ -247,6 +265,26 @@ def _is_of_library(package: str, file: str) -> bool:
     return _is_library(file) or _is_library(getattr(sys.modules.get(package), "__file__", None) or "")
 
 
+def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | None:
+    """The user's file whose code does what a thread does in ``frame``, itself or through libraries; None: nobody's.
+
+    What a library does while it is imported is its own, and what this project does is. ``through``: the only modules of
+    libraries that count as the user's tools; empty: all.
+    """
+    while frame is not None:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if package in PROJECT or file.startswith("<frozen importlib"):
+            return None
+        if package in _CONFIGURED or not _is_library(file):
+            return original(file)
+        if through and module not in through:
+            return None
+        frame = frame.f_back
+    return None
+
+
+@cache
 def _is_library(file: str) -> bool:
     """Whether a file is Python's own or an installed package's, or no file at all."""
     path = Path(file)

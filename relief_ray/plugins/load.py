@@ -25,6 +25,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from relief_ray.plugins.blame import INSTALLED, PROJECT, loading, original, take_as_users, text_of, user_line
+from relief_ray.plugins.reads import noting_import
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.files import sha256_of
 from relief_ray.support.frozen import strictly
@@ -216,7 +217,7 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
         # Last, so that a user's file can never replace an installed module.
         sys.path.append(here)
     try:
-        with loading():
+        with loading(), noting_import():
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):

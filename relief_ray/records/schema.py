@@ -330,6 +330,8 @@ class MethodFacts(Record):
 
 
 VERIFIED = "verified"
+# Where the first round would take long.
+PARTLY = "its start and last round came out the same when repeated"
 
 
 def _new_id() -> str:

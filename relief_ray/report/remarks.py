@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
-from relief_ray.records.schema import VERIFIED
+from relief_ray.records.schema import PARTLY, VERIFIED
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
@@ -209,7 +209,7 @@ def _own_code(comparison: Comparison) -> Words:
     runs = (loaded for loaded in comparison.runs if loaded.run.own_sources and loaded.committed is None)
     titles = grouped((loaded.run.own_code or "never verified", loaded.title) for loaded in runs)
     for verdict, names in titles.items():
-        yield verdict, counted(len(names), "run") if verdict == VERIFIED else listed(names)
+        yield verdict, counted(len(names), "run") if verdict in (VERIFIED, PARTLY) else listed(names)
 
 
 def _failed(comparison: Comparison) -> Words:
@@ -337,7 +337,7 @@ _REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]
         "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
         _edited,
     ),
-    ("Own code: {} ({}); the last round of a run is computed once more in another process", _own_code),
+    ("Own code: {} ({}); start and rounds of a run are computed once more in another process", _own_code),
     ("{}: {}", _failed),
     (
         "Fewer than {} runs: {}; means over different folds or seeds do not compare, paired differences use shared "

@@ -37,7 +37,7 @@ from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
-from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
+from relief_ray.records.schema import PARTLY, VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import draw_of, variant_names
 from relief_ray.strategies import facts_of, method_name
@@ -304,8 +304,9 @@ class Loop:
         self._left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(state)
         if (run := state.run) is not None and run.own_code:
-            text = f"own code: {run.own_code} (its last round, computed once more in {run.own_code_s:.1f} s)"
-            if run.own_code == VERIFIED:
+            what = "start, first and last round computed once more, " if run.own_code.startswith(VERIFIED) else ""
+            text = f"own code: {run.own_code} ({what}{run.own_code_s:.1f} s)"
+            if run.own_code in (VERIFIED, PARTLY):
                 self.note(name, text)
             else:
                 self.callback.warn(text, f"{state.cell.title}: ")
