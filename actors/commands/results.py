@@ -86,7 +86,8 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
 def _copied(config: Mapping[str, JsonValue], run: Path, pages: Sequence[Path], study: str = "") -> str | None:
     """Copy pages as ``export`` does, but to no store that only a record names."""
     if address := foreign(config).get("tracking.uri"):
-        return f"not copied to MLflow: {why_foreign('tracking.uri', address)}: `relief-ray sync DIR --uri URI` sends runs"
+        why = why_foreign("tracking.uri", address)
+        return f"not copied to MLflow: {why}: `relief-ray sync DIR --uri URI` sends runs"
     return export(_tracking(config), run, pages, study)
 
 
