@@ -87,7 +87,7 @@ def _copied(config: Mapping[str, JsonValue], run: Path, pages: Sequence[Path], s
     """Copy pages as ``export`` does, but to no store that only a record names."""
     if address := foreign(config).get("tracking.uri"):
         why = why_foreign("tracking.uri", address)
-        return f"not copied to MLflow: {why}: `relief-ray sync DIR --uri URI` sends runs"
+        return f"not copied to MLflow: {why}: `relief-ray sync DIR --uri URI` does it"
     return export(_tracking(config), run, pages, study)
 
 
