@@ -276,7 +276,7 @@ def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | No
         package = module.partition(".")[0]
         if package in PROJECT or file.startswith("<frozen importlib"):
             return None
-        if package in _CONFIGURED or not _is_library(file):
+        if package in _CONFIGURED or not _is_of_library(package, file):
             return original(file)
         if through and module not in through:
             return None
