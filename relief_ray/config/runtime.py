@@ -45,8 +45,8 @@ class RuntimeConfig(FrozenConfig):
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of a round's clients, above 0 up to 1, whose updates must be used; with fewer the round is void."""
     verify_own: bool = True
-    """Whether the last round of a run with code of your own is computed once more at its end, in a fresh process and
-    its clients in reverse order, and compared; never in a physical run."""
+    """Whether start, last and (short) first round of a run with code of your own are computed once more at its end, in
+    a fresh process and its clients in reverse order, and compared; never in a physical run."""
     address: str | None = None
     """Ray cluster to join, ``host:port``; None: a private local one."""
     data: Literal["auto", "node", "ship"] = Field(default="auto", validate_default=True)

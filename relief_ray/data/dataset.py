@@ -140,7 +140,7 @@ def _asked_path(spec: DatasetSpec, digest: str) -> Path:
     return cache_root() / "parsed" / f"{sha256_json(_identity(spec, digest))[:_KEY_CHARS]}.asked.json"
 
 
-def asked_by_loader(spec: DatasetSpec, digest: str) -> list[str]:
+def _asked_by_loader(spec: DatasetSpec, digest: str) -> list[str]:
     """Variables of the environment that a user's loader asked for when it parsed these files."""
     path = _asked_path(spec, digest)
     return list(json.loads(path.read_bytes())) if is_path(spec.name) and path.exists() else []
@@ -148,7 +148,7 @@ def asked_by_loader(spec: DatasetSpec, digest: str) -> list[str]:
 
 def cache_key(spec: DatasetSpec, digest: str) -> str:
     """The sha256 that names a cache entry."""
-    asked = {name: os.environ.get(name) for name in asked_by_loader(spec, digest)}
+    asked = {name: os.environ.get(name) for name in _asked_by_loader(spec, digest)}
     return sha256_json(_identity(spec, digest) | ({"environment": asked} if asked else {}))
 
 
@@ -419,7 +419,7 @@ def _fill(spec: DatasetSpec, source: Source, digest: str) -> None:
             recordings = parse_source(spec, source)
         parse_s = time.monotonic() - began
         imported = _at_import(spec)
-        known = asked_by_loader(spec, digest)
+        known = _asked_by_loader(spec, digest)
         if asked := {*reads.asked(), *imported.asked()} - {*known}:
             write_atomic(_asked_path(spec, digest), json.dumps(sorted({*asked, *known})).encode())
         started = sorted({*reads.started(), *imported.started()})
@@ -496,7 +496,7 @@ def parsed_anew(name: str, limit_s: float) -> tuple[str, list[str]]:
                 break
     other = differing(spec, entry, recordings) if recordings else []
     fault = f"parse() does not return what the run has read ({listed(other)})" if other else ""
-    return fault, asked_by_loader(spec, digest)
+    return fault, _asked_by_loader(spec, digest)
 
 
 def differing(spec: DatasetSpec, entry: Entry, recordings: Sequence[Recording]) -> list[str]:

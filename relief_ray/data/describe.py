@@ -152,8 +152,8 @@ def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
     for name in dict.fromkeys(row["sensor"] for row in sensors):
         rows = [row for row in sensors if row["sensor"] == name and not (row["code_rows"] or row["still"])]
         levels = [[row["level"]] for row in rows]
-        larger = _apart(levels, _OTHER_UNIT)
-        for who, ratio in (larger or _other_unit(levels)).items():
+        larger = _other_unit(levels) or _apart(levels, _OTHER_UNIT)
+        for who, ratio in larger.items():
             yield f"subject {rows[who]['subject']}: {name} is {ratio:.3g} times that of the others: in another unit?"
         for who, text in _elsewhere(rows).items():
             if who not in larger:

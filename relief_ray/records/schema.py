@@ -405,8 +405,8 @@ class RunRecord(RunFacts):
         num_resumes: how often the run was resumed.
         left_out: clients that rounds went on without, or that a void last round lacked, by cause; written when the run
             ends or stops.
-        own_code: what came of computing the last round of a run with a user's own code once more: ``verified``,
-            ``differs in ..``, ``not verified: ..``; empty where nobody has done it.
+        own_code: what came of computing parts of a run with a user's own code once more: ``verified`` (also ``, but
+            reads ..``), ``PARTLY``, ``differs in ..``, ``not verified: ..``; empty where nobody has done it.
         own_code_s: seconds that this took.
     """
 

@@ -37,6 +37,9 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
     [
         ({"classes": SPEC.classes[:11]}, "labels", "11 classes but 12 labels"),
         ({"labels": (1, 1, *range(3, 13))}, "labels", "labels lists 1 more than once"),
+        ({"classes": ("", *SPEC.classes[1:])}, "labels", "classes has '', expected names of one line each, none empty"),
+        ({"classes": ("a", " ", "\t", *SPEC.classes[3:])}, "labels", "classes has ' ' and '.t', expected names"),
+        ({"classes": ("walk\nrun", *SPEC.classes[1:])}, "labels", "classes has 'walk.nrun', expected names"),
         (
             {"labels": tuple(range(12))},
             "labels",

@@ -208,12 +208,97 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
         ("signal[200:, :2] += 80", "", "subject 2: wrist leaps within a bout, to row 200, "),
         ("signal[1000, 2] = 99", "", "subject 2: hip leaps within a bout, to row "),
         ("signal[500:600, 2] = np.linspace(-1, 2, 100)", "", "subject 2: hip runs along a straight line for 9."),
+        # Several numbers for "no reading".
+        (
+            "signal[::100, 0] = -999; signal[1::100, 0] = 999; signal[2::50, 0] = -998",
+            "",
+            "subject 2: wrist is -999, -99",
+        ),
+        ("signal[::99, 2] = 999; signal[1::99, 2] = 32767", "", "subject 2: hip is 999 and 32767 "),
+        ("signal[::99, 3] = 99; signal[1::99, 4] = -77", "", "subject 2: ankle is -77 and 99 "),
+        # Dead for a part of the time: held, zero, held with a jitter.
+        ("signal[100:390, :2] = signal[100, :2]", "", "subject 2: wrist has a channel that does not change for a"),
+        (
+            "signal[100:390, 2] = 0",
+            "",
+            "subject 2: hip has a channel that does not change for a window or longer, in 2",
+        ),
+        (
+            "signal[450:600, 3] = 1 + 1e-6 * (np.arange(150) % 2)",
+            "",
+            "subject 2: ankle has a channel that does not chan",
+        ),
+        # What float32 cannot hold.
+        ("signal = 1e9 + 30 * signal.astype(np.float64)", "", "subject 2: wrist loses "),
+        ("signal = np.round(2**31 + 60 * signal.astype(float)).astype(np.int64)", "", "subject 2: hip loses "),
+        ("signal = np.float32(3e6) + signal", "", "subject 2: ankle loses "),
+        # Cut off; turned round, other axes, another unit with an offset.
+        ("signal[:, 0] = np.clip(signal[:, 0], -0.5, 0.5)", "", "subject 2: wrist is at an end of its range in "),
+        ("signal[:, 2] = np.minimum(signal[:, 2], 1.2)", "", "subject 2: hip is at an end of its range in "),
+        ("signal[:, 3:] = np.clip(signal[:, 3:], -9, 0.9)", "", "subject 2: ankle is at an end of its range in "),
     ],
 )
 def test_what_is_odd_about_one_person_is_told(lab, change, more, said) -> None:
     body = CHANGED.replace("CHANGE", change).replace("MORE", more)
     assert [line for line in described(lab("WHO = (2,)" + body)) if line.startswith(said)]
     assert not any(said[:20] in line for line in described(lab("WHO = ()" + body)))
+
+
+@pytest.mark.parametrize(
+    ("usual", "change", "said"),
+    [
+        ("9.81 + signal[:, 0]", "signal[:, 0] *= -1", "wrist has a mean of -9.8"),
+        ("9.81 + signal[:, 0]", "signal[:, :2] = signal[:, [1, 0]]", "wrist has a mean of -0.00"),
+        ("36 + 0.3 * signal[:, 0]", "signal[:, 0] = signal[:, 0] * 1.8 + 32", "wrist has a mean of 96.8"),
+    ],
+)
+def test_a_person_whose_channels_lie_elsewhere_is_told(lab, usual, change, said) -> None:
+    body = """
+def mine(spec, members, path, subject):
+    made = parse(spec, members, path, subject)
+    signal = made.signal
+    signal[:, 0] = USUAL
+    if subject in WHO:
+        CHANGE
+    return made
+MINE = replace(GOOD, parse=mine)
+""".replace("USUAL", usual).replace("CHANGE", change)
+    (line,) = [line for line in described(lab("WHO = (3,)" + body)) if "mean of" in line]
+    assert line.startswith(f"subject 3: {said}") and "turned round, other axes, or another unit?" in line
+    assert not [line for line in described(lab("WHO = ()" + body)) if "mean of" in line]
+
+
+@pytest.mark.parametrize(
+    ("who", "people", "factor"), [((2,), (1, 2), 9.81), ((2, 4), (1, 2, 3, 4), 9.81), ((1,), (1, 2), 57.3)]
+)
+def test_other_units_of_two_people_and_of_two_groups_are_told(lab, who, people, factor) -> None:
+    change = f"signal[:, 2] *= {factor}"
+    body = CHANGED.replace("CHANGE", change).replace("MORE", f"subjects={people}, type_counts=(1, 1, 0)")
+    said = [line for line in described(lab(f"WHO = {who}" + body)) if "in another unit?" in line]
+    assert [int(line.split()[1].rstrip(":")) for line in said] == list(who)
+    assert not [line for line in described(lab("WHO = ()" + body)) if "in another unit?" in line]
+
+
+def test_copies_of_test_rows_in_training_are_told(lab) -> None:
+    """A person who is another but for one row, and ends of bouts that the files repeat."""
+    twin = """
+def mine(spec, members, path, subject):
+    table = read(spec, members, path, 1 if subject == 4 else subject)
+    table[0, 0] += subject
+    return recording(subject, table)
+MINE = replace(GOOD, parse=mine)
+"""
+    whole = """
+def mine(spec, members, path, subject):
+    table = read(spec, members, path, subject)
+    return recording(subject, np.concatenate([table, table[320:400], table[:50]]))
+MINE = replace(GOOD, parse=mine)
+"""
+    for body, settings in ((twin, {"split": "held_out_subject"}), (whole, {}), (whole, {"stride_s": 1.0})):
+        (line,) = [line for line in described(lab(body), **settings) if "leaks into training" in line]
+        assert "bit by bit" in line and "conformance" in line
+    assert not [line for line in described(lab()) if "leaks" in line]
+    assert not [line for line in described(lab(whole), split="random_leaky") if "leaks" in line]
 
 
 def test_two_recordings_that_are_passed_to_bouts_of_are_two_bouts(lab) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from relief_ray.conformance.datasets import check_loader
-from relief_ray.data import load_dataset
+from relief_ray.data import DataConfig, load_dataset, open_dataset
+from relief_ray.data.describe import describe
 from relief_ray.data.registry import get_loader
 from relief_ray.support.errors import UserError
 from tests.loaders import write_lab
@@ -31,6 +32,11 @@ def lab(write, tmp_path, monkeypatch):
     return partial(write_lab, write, tmp_path, monkeypatch)
 
 
+def described(path: str) -> list[str]:
+    config = DataConfig(name=path)
+    return describe(open_dataset(config), config)["warnings"]
+
+
 def folder_of(path: str) -> Path:
     get_loader(path)
     return Path(sys.modules[path.partition(":")[0]].__file__ or "").parent
@@ -47,13 +53,16 @@ def folder_of(path: str) -> Path:
         '(path / "deep" / "labels.csv").read_bytes()',
         'open(HERE / "labels.csv").read()',
         'open(path / ".." / "lab" / "labels.csv").read()',
+        '(HERE / "meta" / "labels.csv").read_text()',
+        'Path(os.environ["ELSEWHERE"], "labels.csv").read_text()',
     ],
 )
 def test_it_is_refused_by_name(lab, tmp_path: Path, monkeypatch, opening: str) -> None:
     monkeypatch.chdir(Path.cwd())  # and back, after the loader left it
     path = lab(BESIDE.replace("OPEN", opening))
     module = folder_of(path)
-    for folder in (tmp_path / "lab", tmp_path / "lab" / "deep", module):
+    monkeypatch.setenv("ELSEWHERE", str(tmp_path / "else"))
+    for folder in (tmp_path / "lab", tmp_path / "lab" / "deep", module, module / "meta", tmp_path / "else"):
         folder.mkdir(exist_ok=True)
         (folder / "labels.csv").write_text("first,stop,code\n0,400,1\n")
     with pytest.raises(UserError, match=r"parse\(\) of subject 1 opens .*labels\.csv, expected files that files\(\)"):
@@ -129,3 +138,65 @@ def test_what_is_opened_in_c_is_seen_by_conformance(lab, tmp_path: Path) -> None
     np.testing.assert_array_equal(load_dataset(path).signal(), before.signal())
     (broken,) = [verdict for verdict in check_loader(get_loader(path), {}) if verdict.status == "broken"]
     assert broken.rule == "repeats" and "signal.npy: not what the raw files say when they are parsed" in broken.found
+
+
+AT_IMPORT = BESIDE.replace("def mine(", "LABELS = READ\ndef mine(").replace("OPEN", "made.labels[:] *= int(LABELS)")
+IN_FILES = BESIDE.replace("OPEN", "pass") + "files_before = files\ndef files(spec, subject):\n    READ\n"
+IN_FILES += "    return files_before(spec, subject)\nMINE = replace(MINE, files=files)\n"
+
+
+@pytest.mark.parametrize("body", [AT_IMPORT, IN_FILES])
+@pytest.mark.parametrize("place", ["labels.txt", "meta/labels.txt"])
+def test_what_the_import_or_files_opens_is_refused_also_with_parsed_data(lab, tmp_path, body: str, place: str) -> None:
+    """The file appears after the data were parsed: whoever imports the loader from then on is told."""
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    reading = f"Path({str(file)!r}).read_text() if Path({str(file)!r}).exists() else 1"
+    path = lab(body.replace("READ", reading))
+    load_dataset(path)
+    file.write_text("1")
+    del sys.modules[path.partition(":")[0]]
+    what = "the import of its module" if body is AT_IMPORT else r"files\(\)"
+    with pytest.raises(UserError, match=rf"{what} opens .*labels\.txt, expected files that files\(\) names"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    "asking",
+    ['os.environ.get("WALK_IS", "1")', 'os.getenv("WALK_IS") or "1"', 'dict(os.environ) and os.environ["WALK_IS"]'],
+)
+def test_data_are_parsed_anew_when_a_variable_that_parse_asked_for_has_another_value(lab, monkeypatch, asking) -> None:
+    path = lab(BESIDE.replace("OPEN", f"made.labels[made.labels == 1] = int({asking})"))
+    counts, digests = [], []
+    for value in "121":
+        monkeypatch.setenv("WALK_IS", value)
+        dataset = load_dataset(path)
+        counts.append(int((dataset.labels == 1).sum()))
+        digests.append(dataset.digest)
+    assert counts == [1600, 3200, 1600]
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_program_that_parse_starts_is_told(lab) -> None:
+    for start in ('import subprocess; subprocess.run(["true"])', 'os.system("true")', 'os.popen("true").close()'):
+        path = lab(BESIDE.replace("OPEN", start))
+        (said,) = [line for line in described(path) if "its loader starts" in line]
+        assert "goes unnoticed" in said
+
+
+def test_parsing_leaves_torch_as_it_was(lab) -> None:
+    import torch
+
+    for change, undo, what in (
+        ("torch.set_grad_enabled(False)", lambda: torch.set_grad_enabled(True), "gradients"),
+        ("torch.set_default_dtype(torch.float64)", lambda: torch.set_default_dtype(torch.float32), "default type"),
+        ("torch.relu_ = torch.relu", None, r"torch\.relu_"),
+    ):
+        before = torch.relu_
+        try:
+            with pytest.raises(UserError, match=rf"parse\(\) leaves .*{what}.* at .*expected .* as before"):
+                load_dataset(lab(BESIDE.replace("OPEN", f"import torch; {change}")))
+        finally:
+            torch.relu_ = before
+            if undo:
+                undo()
