@@ -167,7 +167,7 @@ def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
     [
         ("costs.utilisation=1e300", r"T\* needs finite times .*: change it, costs\.utilisation or fleet\.types"),
         ('costs.profile="\\ud800"', r"costs\.profile=.*: holds bytes that are no UTF-8"),
-        ('costs.profile="a\\0b"', r"costs\.profile = a\x00b: cannot be read \(.*; name a file"),
+        ('costs.profile="a\\0b"', r"costs\.profile = a\\x00b: cannot be read \(.*; name a file"),
         ("fleet.types={B: {name: 0.5}}", r"fleet\.types\.B has the unknown keys \['name'\]; known are"),
         ("fleet.types={B: {ray_resources: 3}}", r"fleet\.types\.B\.ray_resources = 3.0: expected a mapping"),
         ("fleet.types={B: {latency_s: {a: 1}}}", r"fleet\.types\.B\.latency_s = {'a': 1.0}: expected a number"),
