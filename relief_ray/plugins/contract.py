@@ -46,7 +46,7 @@ _Check = Callable[..., str]
 _SECONDS = tuple(field.name for field in fields(StageTimes))
 _SELECTIONS = ("down", "train", "up", "keep")
 # What a client's `after` may change of its receipt: what it sends, what it reports, and what both cost.
-_MAY_CHANGE = frozenset({"assignment", "bytes_up", "stats", "sq_norm"})
+_MAY_CHANGE = frozenset({"assignment", "bytes_down", "bytes_up", "stats", "sq_norm"})
 
 
 def kind_violation(value: object, kind: type, what: str = "") -> str:
@@ -438,9 +438,10 @@ def _payload_violation(sent: Update, layout: GroupLayout) -> str:
 
 def _bytes_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
     """What is wrong with the bytes beside the payload, where ``after`` changed them, or with ``kept``."""
-    beside = sent.receipt.bytes_up
-    if beside != made.receipt.bytes_up and (not _is(beside, int) or _is(beside, bool) or beside < 0):
-        return f"receipt: bytes_up = {shown(beside)}, expected a whole number of bytes beside the payload, at least 0"
+    for name in ("bytes_down", "bytes_up"):
+        beside = getattr(sent.receipt, name)
+        if not _is(beside, int) or _is(beside, bool) or beside < getattr(made.receipt, name):
+            return f"receipt: {name} = {shown(beside)}, expected a whole number of bytes beside the payload, at least 0"
     if not sent.kept:
         return ""
     if not _is(sent.kept, Mapping) or set(sent.kept) != set(sent.delta):

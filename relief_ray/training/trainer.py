@@ -83,6 +83,8 @@ class Trainer:
             for p, view in zip(parameters, backbone.layout.unflatten(j, self.theta[j]).values(), strict=True):
                 view.copy_(p.data)
                 p.data = view
+        # Of groups that a client never received it has these.
+        self._initial = self.flat.clone()
         self._output_bytes = output_bytes(backbone)
         # Clients differ in a few ways only.
         self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
@@ -134,6 +136,8 @@ class Trainer:
     def load(self, run: ClientRun) -> LoadedRun:
         """Load the client's model, enable gradients of its assigned tensors and plan its forward passes."""
         context, task = run.context, run.task
+        if len(context.start) < len(self.theta):
+            self.flat.copy_(self._initial)
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
         self.backbone.statistics.load(run.statistics)
@@ -336,12 +340,9 @@ class Trainer:
 
 
 def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copy the received model into ``theta``, NaN where the client has none, and overlay its personal parts."""
-    for j, value in theta.items():
-        if j in context.start:
-            value.copy_(context.start[j])
-        else:
-            value.fill_(torch.nan)
+    """Copy the client's model into ``theta`` and overlay its personal parts."""
+    for j, value in context.start.items():
+        theta[j].copy_(value)
     zero_unsent_ranks(theta, context.layout, task.down)
     _overlay_personal(theta, context, task.keep)
 

@@ -150,30 +150,13 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
     "in place, while it observes": (
         "purity", _program("observe", "step", "step.start['head.1'].mul_(0.5)\nreturn {}"), "client.observe changed",
     ),
-    "charges nothing": (
-        "bytes",
-        _client("return replace(update, receipt=replace(update.receipt, bytes_up=0))"),
-        "0 bytes up, its payload has at least",
-    ),
     "smuggles statistics": (
         "bytes",
         _client(
             "stats = {'all': torch.cat([x for x in update.delta.values()])}\n"
             "return replace(update, receipt=replace(update.receipt, stats=stats))"
         ),
-        "bytes up, its payload has at least",
-    ),
-    "learns on what was never sent": (
-        "received",
-        (
-            "def allocate(state, context):\n"
-            "    tasks = allocate_everything(state, context)\n"
-            "    head = context.layout.select(g for g in context.layout if g.role == 'head')\n"
-            "    if context.round == 1:\n        return tasks\n"
-            "    return tuple(replace(t, down=head, train=head, up=head) for t in tasks)\n",
-            _build("change(allocate=allocate)"),
-        ),
-        "neither received nor kept, of groups fusion.A.acc",
+        "bytes up beside its payload, its statistics have at least",
     ),
     "says that it keeps": (
         "received",
@@ -185,11 +168,6 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
             _build("change(allocate=allocate, client=ClientProgram(after=after))"),
         ),
         "neither received nor kept, of groups fusion.A.acc",
-    ),
-    "receives for nothing": (
-        "bytes",
-        _client("return replace(update, receipt=replace(update.receipt, bytes_down=update.receipt.bytes_down - 1))"),
-        "bytes down, its payload has at least",
     ),
     "a half model": (
         "state",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.records.identity import note_begun
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import _TAKEN, METRICS, round_scalars
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -294,7 +295,7 @@ def test_a_store_that_cannot_be_made_leaves_nothing(finished, tmp_path, monkeypa
 def test_the_remedy_for_a_deleted_experiment_works_as_it_is_written(run):
     """It is typed into a shell."""
     client = mlflow_store._connect(Store(uri=store_uri(run)))
-    experiment = client.create_experiment("relief-ray")
+    experiment = client.create_experiment("relief-ray", (run.parent / "mlartifacts").as_uri())
     client.delete_experiment(experiment)
     with pytest.raises(
         UserError, match="its experiment 'relief-ray' was deleted, expected one that takes runs"
@@ -341,6 +342,7 @@ def test_cells_of_a_grid_share_one_parent(run):
 @pytest.mark.ci
 def test_sync_goes_to_the_runs_own_store_and_experiment(run, tmp_path):
     configured(run, uri=f"sqlite:///{tmp_path / 'own.db'}", experiment="mine")
+    note_begun(read_run(run).config, {})
     done = sync(run)
     assert done.uri.endswith("own.db") and done.num_points == 4 * POINTS_A_ROUND
     assert [r.info.run_id for r in stored(run, store_uri(run, done.uri), "mine")] == [done.run_id]
