@@ -11,6 +11,8 @@ from relief_ray.data.window_set import row_counts
 # Rows in sequence that count as a copy where they occur twice.
 _COPIED_ROWS = 16
 _ROWS_AT_ONCE = 1 << 16
+# 16 MiB: about 5 % of the places are taken by a million hashes.
+_TABLE_BITS = 24
 
 
 def leak(config: DataConfig, data: FederatedData, signal: Floats, few: float = 0.0) -> str:
@@ -33,13 +35,29 @@ def leak(config: DataConfig, data: FederatedData, signal: Floats, few: float = 0
     last = len(moves)
     runs = sum((names[i : i + last] * factor for i, factor in enumerate(factors)), np.zeros(last, np.uint64))
     copies = np.flatnonzero(_whole(tested) & moves)
-    copies = copies[np.isin(runs[copies], runs[_whole(trained) & moves])]
+    copies = copies[_occur(runs[copies], runs[_whole(trained) & moves])]
     if len(copies) <= few * np.count_nonzero(tested):
         return ""
     return (
         f"{len(copies)} sequences of {_COPIED_ROWS} rows of the test part are in training too, bit by bit; the first "
         f"begins in row {copies[0]}"
     )
+
+
+def _occur(these: NDArray[np.uint64], those: NDArray[np.uint64]) -> Mask:
+    """Whether each of ``these`` hashes (n,) is among ``those`` (m,): as ``np.isin``, several times as fast.
+
+    Tables of the hashes' first bits rule out nearly all that are not, so that few have to be compared.
+    """
+
+    def may_occur(hashes: NDArray[np.uint64], among: NDArray[np.uint64]) -> Mask:
+        table = np.zeros(1 << _TABLE_BITS, dtype=bool)
+        table[among >> np.uint64(64 - _TABLE_BITS)] = True
+        return np.asarray(table[hashes >> np.uint64(64 - _TABLE_BITS)])
+
+    found = may_occur(these, those)
+    found[found] = np.isin(these[found], those[may_occur(those, these[found])])
+    return found
 
 
 def _names(signal: Floats) -> NDArray[np.uint64]:
