@@ -134,7 +134,7 @@ class EncodedModel:
     own: Params
     """Groups of which it has values from before: its own, or the initial ones."""
     known: Values
-    """Outputs of absent sensors' networks that need not come down, since they are 0."""
+    """Outputs of absent sensors' networks that do not come down: with ``zero_feature`` they are 0."""
     shapes: Mapping[str, tuple[int, ...]]
     """Shapes of the outputs in ``rows``."""
 

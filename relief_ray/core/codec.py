@@ -42,6 +42,7 @@ _MAGIC: Final[Mapping[tuple[Format, bool], bytes]] = {
     ("int8", False): b"RLI1",
     ("int8", True): b"RLI2",
 }
+_FORMATS: Final[Mapping[bytes, tuple[Format, bool]]] = {magic: key for key, magic in _MAGIC.items()}
 _ROWS = b"RLR1"
 _LARGEST: Final[Mapping[Format, float]] = {
     form: torch.finfo(torch.float32 if form == "int8" else kind).max for form, kind in _TYPES.items()
@@ -103,10 +104,9 @@ def decode(layout: GroupLayout, payload: bytes | Tensor) -> tuple[Selection, dic
         ValueError: not our format, an unknown group, or a length that the header does not announce.
     """
     data = memoryview(payload.numpy().data if isinstance(payload, Tensor) else payload)
-    known = {magic: key for key, magic in _MAGIC.items()}
-    if (magic := bytes(data[:4])) not in known:
-        raise ValueError(f"payload starts with {magic!r}, expected one of {list(known)}")
-    form, is_sparse = known[magic]
+    if (magic := bytes(data[:4])) not in _FORMATS:
+        raise ValueError(f"payload starts with {magic!r}, expected one of {list(_FORMATS)}")
+    form, is_sparse = _FORMATS[magic]
     try:
         (length,) = struct.unpack_from("<I", data, 4)
         rows = json.loads(bytes(data[8 : 8 + length]))
@@ -255,9 +255,9 @@ def encoded_nbytes(
     layout: GroupLayout, selection: Selection, form: Format = "float32", num_kept: int | None = None
 ) -> int:
     """``len(encode(...))`` without encoding; ``num_kept``: of a sparse payload that keeps so many values."""
-    if num_kept is None:
-        return _encoded_nbytes(layout, tuple(selection.items()), form)
     dense = _encoded_nbytes(layout, tuple(selection.items()), form)
+    if num_kept is None:
+        return dense
     bits = sum(-(-layout.num_values({j: part}) // 8) for j, part in selection.items())
     return dense + bits + (num_kept - layout.num_values(selection)) * _TYPES[form].itemsize
 

@@ -167,7 +167,7 @@ class Planned:
             epochs=self.config.training.epochs,
             batch_size=self.config.training.batch_size,
             received=self.received,
-            reachable=self.config.transfer.download == "reachable",
+            reachable=self.config.transfer.wire.reachable,
             momentum=self.config.training.momentum,
         )
 
@@ -383,7 +383,7 @@ def assemble(
     """Build strategy, backbone, clocks and job."""
     model = model_of(config, data.spec, fleet, types, engine)
     backbone, metrics = model.backbone, own_metrics(config.metrics)
-    if backbone.statistics and config.transfer.download == "reachable" and config.training.missing == "zero_input":
+    if backbone.statistics and config.transfer.wire.reachable and config.training.missing == "zero_input":
         raise UserError(
             "transfer.download = 'reachable' with training.missing = 'zero_input': absent sensors' networks keep "
             "statistics of BatchNorm, which no row can stand for; expected transfer.download=whole, or "

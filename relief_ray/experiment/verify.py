@@ -72,18 +72,18 @@ def _verdict(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool
     if again.last.round != last.round:
         raise UserError("it was stopped")
     timed = setup.config.costs.count_server_time
-    found = next(_differences(last, again.last, timed), "")
-    if not found and again.start != tensors_sha256(setup.start):
-        found = "differs in the model that it starts from"
-    if not found and again.first is not None:
-        found = next((f"{text}, in round 1" for text in _differences(first, again.first, timed)), "")
-    if not found and again.data:
-        found = f"differs in the data: {again.data}"
-    if found:
-        return found
-    return (VERIFIED if again.first is not None else PARTLY) + (
-        again.reads and f", but {again.reads}: no record has it"
-    )
+
+    def differences() -> Iterator[str]:
+        yield from _differences(last, again.last, timed)
+        if again.start != tensors_sha256(setup.start):
+            yield "differs in the model that it starts from"
+        if again.first is not None:
+            yield from (f"{text}, in round 1" for text in _differences(first, again.first, timed))
+        if again.data:
+            yield f"differs in the data: {again.data}"
+
+    same = VERIFIED if again.first is not None else PARTLY
+    return next(differences(), same + (again.reads and f", but {again.reads}: no record has it"))
 
 
 def _seconds(record: RoundRecord) -> float:
