@@ -1,8 +1,9 @@
-"""FedNova: FedAvg with partial work, each update divided by the length of the way that it went.
+"""FedNova: FedAvg with partial work, each update divided by its effective number of local steps.
 
-``Theta^{r+1} = Theta^r + tau_eff sum_n p_n Delta_n / |a_n|``, ``tau_eff = sum_n p_n |a_n|``. With ``tau`` local steps
-``|a_n|`` is ``tau`` for SGD and ``(tau - b (1 - b^tau) / (1 - b)) / (1 - b)`` with momentum ``b``; with Adam it is
-``tau``, which is ours. Epochs are those that end by a deadline, as FedProx's partial work. Equal steps are FedAvg.
+``Theta^{r+1} = Theta^r + tau_eff sum_n p_n Delta_n / |a_n|``, ``tau_eff = sum_n p_n |a_n|``. After ``tau`` local steps
+their effective number ``|a_n|`` is ``tau`` for SGD and ``(tau - b (1 - b^tau) / (1 - b)) / (1 - b)`` with momentum
+``b``; with Adam it is ``tau``, which is ours. Epochs are those that end by a deadline, as FedProx's partial work. Equal
+steps are FedAvg.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020.
 """
@@ -23,7 +24,7 @@ from relief_ray.strategies.fedavg import MEAN, FedAvg
 from relief_ray.strategies.fedprox import in_time
 
 # Arguments of a task: ``|a_n|``, and the largest one of its round.
-_LENGTH, _LONGEST = "way", "longest_way"
+_STEPS, _MOST_STEPS = "effective_steps", "most_effective_steps"
 
 
 class FedNova(FedAvg):
@@ -48,22 +49,22 @@ class FedNova(FedAvg):
 PRESETS = {"fednova": Preset(FedNova())}
 
 
-def way(num_steps: int, momentum: float) -> float:
-    """``|a_n|`` after so many steps."""
+def effective_steps(num_steps: int, momentum: float) -> float:
+    """``|a_n|`` after so many steps: the sum of how often each of their gradients has moved the model."""
     if not momentum:
         return float(num_steps)
     return (num_steps - momentum * (1.0 - momentum**num_steps) / (1.0 - momentum)) / (1.0 - momentum)
 
 
 def normalised(allocate: Allocate, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Weigh every task by ``p_n max_k |a_k| / |a_n|``, so that equal ways leave the weights as they are."""
+    """Weigh every task by ``p_n max_k |a_k| / |a_n|``, so that equal numbers of steps leave the weights as they are."""
     tasks = allocate(state, context)
-    steps = {t.client: t.epochs * len(batch_sizes(context, context.fleet[t.client])) for t in tasks}
-    ways = {client: way(number, context.momentum) for client, number in steps.items()}
-    longest = max(ways.values(), default=1.0)
+    planned = [t.epochs * len(batch_sizes(context, context.fleet[t.client])) for t in tasks]
+    steps = [effective_steps(number, context.momentum) for number in planned]
+    most = max(steps, default=1.0)
     return tuple(
-        replace(t, weight=t.weight * longest / ways[t.client], args={_LENGTH: ways[t.client], _LONGEST: longest})
-        for t in tasks
+        replace(task, weight=task.weight * most / number, args={_STEPS: number, _MOST_STEPS: most})
+        for task, number in zip(tasks, steps, strict=True)
     )
 
 
@@ -72,9 +73,9 @@ def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> Serve
     tasks = [receipt.assignment for receipt in reduced.receipts]
     if not tasks:
         return state
-    longest, ways = tasks[0].args[_LONGEST], [task.args[_LENGTH] for task in tasks]
-    shares = [task.weight * length / longest for task, length in zip(tasks, ways, strict=True)]
-    effective = sum(p * length for p, length in zip(shares, ways, strict=True)) / sum(shares)
-    factor = sum(task.weight for task in tasks) / sum(shares) * (effective / longest)
+    most, steps = tasks[0].args[_MOST_STEPS], [task.args[_STEPS] for task in tasks]
+    shares = [task.weight * number / most for task, number in zip(tasks, steps, strict=True)]
+    effective = sum(p * number for p, number in zip(shares, steps, strict=True)) / sum(shares)
+    factor = sum(task.weight for task in tasks) / sum(shares) * (effective / most)
     step = {j: factor * change for j, change in mean_change(MEAN, reduced, tools).items()}
     return replace(state, models={"global": apply_step(state.models["global"], step)})

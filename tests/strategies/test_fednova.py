@@ -8,7 +8,7 @@ import torch
 from relief_ray.core.federated import server_tools
 from relief_ray.core.messages import ServerState
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fednova import FedNova, way
+from relief_ray.strategies.fednova import FedNova, effective_steps
 from tests.strategies.test_fedprox import PerEpoch, models_after
 from tests.toy import FOUR, build, context_of, reduced_of, update_of
 
@@ -26,16 +26,16 @@ GROUP = "head.1"
         (3, 0.5, 4.25),  # 1.75 + 1.5 + 1
     ],
 )
-def test_the_length_of_the_way_by_hand(steps, momentum, expected):
-    assert way(steps, momentum) == pytest.approx(expected)
+def test_effective_steps_by_hand(steps, momentum, expected):
+    assert effective_steps(steps, momentum) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
-def test_the_way_adds_up_the_weights_of_all_gradients(momentum):
+def test_effective_steps_add_up_the_weights_of_all_gradients(momentum):
     """Gradient k of tau moves the model ``1 + b + .. + b^(tau - k)`` times its size."""
     for steps in (1, 2, 5, 12):
         weights = [sum(momentum**i for i in range(steps - k)) for k in range(steps)]
-        assert way(steps, momentum) == pytest.approx(sum(weights))
+        assert effective_steps(steps, momentum) == pytest.approx(sum(weights))
 
 
 def aggregated(config, tau_s, deltas, momentum=0.0):
@@ -64,9 +64,9 @@ def test_normalised_averaging_by_hand():
 
 
 def test_with_momentum_by_hand():
-    ways = [way(n, 0.5) for n in (15, 15, 9, 3)]
+    steps = [effective_steps(n, 0.5) for n in (15, 15, 9, 3)]
     deltas = (3.0, 1.5, 1.8, 0.9)
-    expected = sum(ways) / 4 * sum(d / a for d, a in zip(deltas, ways, strict=True)) / 4
+    expected = sum(steps) / 4 * sum(d / a for d, a in zip(deltas, steps, strict=True)) / 4
     assert aggregated(FedNova(), (1.0, 1.2, 2.0, 20.0), deltas, momentum=0.5)[1] == pytest.approx(expected)
 
 

@@ -38,34 +38,43 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reasons:
-    """Figures that decided the groups ``S_n`` of one client.
+class Budgeted:
+    """A client and the budget of its round.
 
     Attributes:
         client: the client.
-        round: the round.
-        select: the order in which groups are offered, as configured.
-        fill: whether ``T*`` buys a number of groups (``count``) or is a limit in seconds too (``time``).
-        forced: mandatory blocks are trained whatever they take.
         target_s: budget ``T*``.
         set_by: the client whose groups take longest and set ``T*``; None: it was configured, or raised by ``cover``.
-        load: the client's budget problem, with ``T_o`` and ``tau_n``.
-        chosen: ``k_n`` and ``S_n``.
-        offers: all groups that were offered.
         fedavg_s: seconds of its round under FedAvg.
     """
 
     client: ClientInfo
+    target_s: float
+    set_by: ClientInfo | None
+    fedavg_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reasons(Budgeted):
+    """Figures that decided the groups ``S_n`` of one client.
+
+    Attributes:
+        round: the round.
+        select: the order in which groups are offered, as configured.
+        fill: whether ``T*`` buys a number of groups (``count``) or is a limit in seconds too (``time``).
+        forced: mandatory blocks are trained whatever they take.
+        load: the client's budget problem, with ``T_o`` and ``tau_n``.
+        chosen: ``k_n`` and ``S_n``.
+        offers: all groups that were offered.
+    """
+
     round: int
     select: str
     fill: str
     forced: bool
-    target_s: float
-    set_by: ClientInfo | None
     load: budget.Load
     chosen: budget.Allocation
     offers: tuple[Offer, ...]
-    fedavg_s: float
 
     @property
     def planned_s(self) -> float:
@@ -93,46 +102,35 @@ def without_choice(client: ClientInfo, num_groups: int, *, is_bootstrap: bool) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EpochsBought:
+class EpochsBought(Budgeted):
     """Figures that decided the epochs of one client (``budget: epochs``).
 
     Attributes:
-        client: the client.
-        target_s: budget ``T*``.
         seconds: of its round with 1, 2, ... epochs of everything within its reach.
         chosen: epochs that it runs.
         groups: groups that it trains.
         nbytes: bytes down and up.
         whole_nbytes: bytes down and up of the whole model, in the same formats.
-        fedavg_s: seconds of its round under FedAvg.
     """
 
-    client: ClientInfo
-    target_s: float
     seconds: tuple[float, ...]
     chosen: int
     groups: tuple[GroupId, ...]
     nbytes: tuple[int, int]
     whole_nbytes: tuple[int, int]
-    fedavg_s: float
 
 
 def epochs_explained(bought: EpochsBought) -> Explanation:
     """Three sections: the budget, the epochs that it buys, and the bytes that are not sent."""
     spent_s, target_s = bought.seconds[bought.chosen - 1], bought.target_s
     rows = [
-        (str(n), f"{s:.3f}", f"+{s - target_s:.3f}" if s > target_s * (1 + SLACK) else "", "yes" * (n == bought.chosen))
-        for n, s in enumerate(bought.seconds, 1)
+        (str(n), f"{s:.3f}", _over(s, target_s), "yes" * (n == bought.chosen)) for n, s in enumerate(bought.seconds, 1)
     ]
-    is_late = spent_s > target_s * (1 + SLACK)
+    is_late = bool(_over(spent_s, target_s))
     late = f"Not one epoch fits: it runs one, and is done {spent_s - target_s:.3f} s after T*." if is_late else ""
-    budget_lines = (
-        "T* is the least time in which every client trains its mandatory number of groups, as in RELIEF.",
-        f"Training the whole model, as in FedAvg, would keep this client busy for {bought.fedavg_s:.3f} s.",
-    )
     down, up = (f"{1 - own / whole:.0%}" for own, whole in zip(bought.nbytes, bought.whole_nbytes, strict=True))
     sections = (
-        ExplanationSection(heading=f"1. The budget of a round is T* = {target_s:.3f} s", lines=budget_lines),
+        _target(bought),
         ExplanationSection(
             heading=f"2. It buys this client {counted(bought.chosen, 'epoch')}, done after {spent_s:.3f} s",
             lines=(f"It trains all {len(bought.groups)} groups that its sensors reach.", *([late] if late else [])),
@@ -175,7 +173,12 @@ def offers(
     return tuple(reasons)
 
 
-def _target(reasons: Reasons) -> ExplanationSection:
+def _over(seconds: float, target_s: float) -> str:
+    """What exceeds the budget, ``+0.241``; empty: nothing does."""
+    return f"+{seconds - target_s:.3f}" if seconds > target_s * (1 + SLACK) else ""
+
+
+def _target(reasons: Budgeted) -> ExplanationSection:
     """Section on the budget T* of a round."""
     setter = reasons.set_by
     if setter is None:
@@ -186,7 +189,7 @@ def _target(reasons: Reasons) -> ExplanationSection:
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
             f"T* is the least time in which every device can train as many groups. The slowest of them is {who}.",
         ]
-    if reasons.fill == "count":
+    if isinstance(reasons, Reasons) and reasons.fill == "count":
         lines.append("T* gives a number of groups at their mean cost. Costlier groups may make a round longer than T*.")
     lines.append(f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.")
     return ExplanationSection(heading=f"1. The budget of a round is T* = {reasons.target_s:.3f} s", lines=tuple(lines))
@@ -252,7 +255,7 @@ def _choice(reasons: Reasons) -> ExplanationSection:
 def _row(number: int, offer: Offer, target_s: float) -> tuple[str, ...]:
     """Line of one group in the table."""
     d_bar = "-" if offer.d_bar is None else f"{offer.d_bar:.3e}"
-    over = f"+{offer.seconds - target_s:.3f}" if offer.seconds > target_s * (1 + 1e-9) else ""
+    over = _over(offer.seconds, target_s)
     return (f"{number:2}", offer.group, VERDICTS[offer.verdict], d_bar, f"{offer.seconds:.3f}", over)
 
 

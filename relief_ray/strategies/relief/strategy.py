@@ -329,10 +329,12 @@ def late(config: Relief, context: RoundContext) -> tuple[str, ...]:
         c.id: context.planner.times(c.id, replace(whole_reach(config, context, c), epochs=1)).busy_s
         for c in context.fleet.clients
     }
-    over = [f"client {n}: {s:.4g} s, {s - target:.4g} s more" for n, s in seconds.items() if s > target * (1.0 + SLACK)]
+    over = [
+        f"client {n} ({s:.4g} s, {s - target:.4g} s more)" for n, s in seconds.items() if s > target * (1.0 + SLACK)
+    ]
     if not over:
         return ()
-    return (f"T* = {target:.4g} s buys not one epoch, and they run one all the same: {listed(over)}",)
+    return (f"T* = {target:.4g} s is too short for one epoch of {listed(over)}; such a client runs one all the same",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -436,13 +438,14 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
 def epochs_bought(config: Relief, request: ExplainRequest) -> Explanation:
     """Price one to all epochs of everything within a client's reach."""
     context, client = request.context, request.client
-    task, target = whole_reach(config, context, client), target_s(config, context)
+    task, (loads, target) = whole_reach(config, context, client), budgets(config, context)
     tries = [replace(task, epochs=epochs) for epochs in range(1, task.epochs + 1)]
     chosen, planner = most_epochs(task, context, target), context.planner
     return epochs_explained(
         EpochsBought(
             client=client,
             target_s=target,
+            set_by=_set_by(config, context, loads, target),
             seconds=tuple(planner.times(client.id, trial).busy_s for trial in tries),
             chosen=chosen.epochs,
             groups=tuple(chosen.train),

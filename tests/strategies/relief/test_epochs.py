@@ -70,8 +70,8 @@ def test_a_client_for_whom_no_epoch_fits_is_named_with_its_excess():
     run = PlannedRun(context=context(), clock="c", participation=1.0)
     (line,) = EPOCHS.build().insight.warnings(run)
     assert line == (
-        "T* = 17.5 s buys not one epoch, and they run one all the same: client 6: 28.5 s, 11 s more and client 7: "
-        "28.5 s, 11 s more"
+        "T* = 17.5 s is too short for one epoch of client 6 (28.5 s, 11 s more) and client 7 (28.5 s, 11 s more); such "
+        "a client runs one all the same"
     )
     assert EPOCHS.model_copy(update={"deadline_s": 29.0}).build().insight.warnings(run) == ()
 
@@ -94,6 +94,9 @@ def test_an_explanation_says_the_seconds_the_epochs_and_the_bytes():
         ("3", "32.200", "+14.700", ""),
     )
     assert why.sections[2].lines == ("That is 0% less down and 43% less up than the whole model in the same formats.",)
+    assert any("The slowest of them is client 6 (Type" in line for line in why.sections[0].lines)
+    given = explained(EPOCHS.model_copy(update={"deadline_s": 33.0}), 3).sections[0].lines
+    assert given[0].startswith("T* was set in the configuration")
     assert (why.facts["epochs"], why.facts["planned_s"], len(why.groups)) == (1, pytest.approx(11.4), 8)
     assert "Not one epoch fits: it runs one, and is done 11.000 s after T*." in explained(EPOCHS, 6).sections[1].lines
 
