@@ -73,12 +73,14 @@ _MAX_ROUNDS: Final = 1_000_000
 
 
 class Choice(FrozenConfig):
-    """Provenance of tuned hyperparameters; not part of a run's identity."""
+    """Provenance of values that differ from method to method; not part of a run's identity."""
 
-    kind: Literal["tuned", "try"]
-    """``tuned`` for the frozen choice of a search, ``try`` for one of its trials."""
-    parameters: tuple[str, ...] = Field(min_length=1)
-    """Dotted keys of the values that the search varies; the values stand in their own sections."""
+    kind: Literal["tuned", "try", "level"]
+    """``tuned`` for the frozen choice of a search, ``try`` for one of its trials, ``level`` for a grid's own levels."""
+    parameters: tuple[str, ...] = ()
+    """Dotted keys of the values that the search varies, or the level sets; the values stand in their own sections."""
+    level: str = ""
+    """Name of the method's own level of a grid; empty where it has none."""
     at_edge: tuple[str, ...] = ()
     """Those of ``parameters`` whose chosen value was the first or last one tried."""
     num_tries: int | None = Field(default=None, ge=1)

@@ -309,6 +309,7 @@ _FIGURE_TEXT: Mapping[str, str] = {
     "f1_own_sensors": "F1 through own sensors",
     "f1_own_subjects": "F1 on own subjects",
     "f1_at_seconds": "F1 at equal simulated seconds",
+    "f1_own_sensors_at_seconds": "F1 through own sensors at equal simulated seconds",
     "f1_at_joules": "F1 at equal joules",
 }
 

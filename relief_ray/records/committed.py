@@ -82,6 +82,8 @@ class Means(Record):
         client_bytes_down: download of a client in a round.
         wall_s: real seconds of a round.
         rare: F1 with the rare sensors alone after each evaluated round, a share.
+        own: F1 of the shared model through every client's own sensors after each evaluated round, a share; empty for
+            methods whose clients have models of their own, whose F1 this is, and in files of earlier versions.
         bootstrap_s: seconds of the rounds that trained everything before groups were ranked; 0 without one.
         sent: share of all uploaded bytes by device type; empty in files of earlier versions.
     """
@@ -96,6 +98,7 @@ class Means(Record):
     client_bytes_down: float | None = None
     wall_s: float
     rare: dict[int, Share] = Field(default_factory=dict)
+    own: dict[int, Share] = Field(default_factory=dict)
     bootstrap_s: float = 0.0
     sent: dict[str, Share] = Field(default_factory=dict)
 
@@ -188,9 +191,14 @@ def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means
         client_bytes_down=_mean(c.bytes_down for c in clients),
         wall_s=mean(r.wall_s for r in rounds),
         rare={r.round: f1 for r in rounds if r.metrics is not None and (f1 := r.metrics.f1_rare) is not None},
+        own={r.round: f1 for r in rounds if (f1 := _through_own(r.metrics)) is not None},
         bootstrap_s=sum(r.costs[clock].round_s for r in rounds if r.phase == BOOTSTRAP),
         sent=_sent(run, clients),
     )
+
+
+def _through_own(metrics: Metrics | None) -> float | None:
+    return None if metrics is None or metrics.f1_fleet is not None else metrics.f1_own_sensors
 
 
 def _sent(run: RunRecord, clients: Sequence[ClientRecord]) -> dict[str, float]:

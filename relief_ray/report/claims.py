@@ -523,7 +523,8 @@ def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str
 
 def is_about(claims: Claims, config: Config) -> bool:
     """True for a run of the claims' data, split and further values; a search's cells only where the claims say so."""
-    values = flat(config) | {"choice": choice_kind(config)}
+    kind = choice_kind(config)
+    values = flat(config) | {"choice": "" if kind == "level" else kind}
     wanted = {"data.split": claims.split or values.get("data.split"), "choice": "", **claims.where}
     name = str(values.get("data.name"))
     is_data = claims.data in ("", name, name.partition(":")[0], Path(name.partition(":")[0]).stem)

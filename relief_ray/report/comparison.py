@@ -82,7 +82,7 @@ _FREE = (
 
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
-_CHOICES = {"tuned": "every method tuned", "try": "search"}
+_CHOICES = {"tuned": "every method tuned", "try": "search", "level": "methods at levels of their own"}
 # Keys that the title or every caption names.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 _PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
@@ -150,8 +150,6 @@ class Comparison:
     """Sentences about runs that do not count."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """Keys beside data and backbone in which it differs from the report's other settings, with its values."""
-    searched: tuple[str, ...] = ()
-    """Keys in which runs that a search chose may differ from method to method."""
     parsed: Parsed = dict
     """How configurations are read before they are compared."""
     _by_clock: dict[str, Comparison] = field(default_factory=dict, init=False, repr=False)
@@ -379,8 +377,18 @@ class Comparison:
 
     @property
     def choice(self) -> str:
-        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
+        """``tuned``: each method as its search chose; ``try``: tries; ``level``: a grid's own levels; else empty."""
         return choice_kind(self.items[0].config)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Keys in which methods may differ, by a search or by levels of their own."""
+        return searched_keys(item.config for item in self.items)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether a search chose values of these runs."""
+        return self.choice in ("tuned", "try")
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
@@ -458,7 +466,7 @@ def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, f
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
-    total, cost = COSTS.get(figure, (figure if figure in one.columns else f"{figure}_percent", ""))
+    total, cost, score = COSTS.get(figure, (figure if figure in one.columns else f"{figure}_percent", "", ""))
     mine = one.reindex(columns=[*keys, "repetition", "run", total]).drop_duplicates(keys)
     other = two.reindex(columns=[*keys, "run", total]).drop_duplicates(keys)
     found = mine.merge(other, on=keys, suffixes=("", "_second")).sort_values(keys, ignore_index=True)
@@ -467,7 +475,7 @@ def scored(one: DataFrame, two: DataFrame, keys: list[str], rounds: DataFrame, f
         tested, budgets = curves(rounds), np.minimum(*scores)
         for side, name in enumerate(("run", "run_second")):
             spent = zip(found[name], budgets, strict=True)
-            scores[side] = [score_at(tested.get(run), cost, budget) for run, budget in spent]
+            scores[side] = [score_at(tested.get(run), cost, budget, score) for run, budget in spent]
     found["first"], found["second"] = scores
     return found.dropna(subset=["first", "second"], ignore_index=True)
 
@@ -579,13 +587,11 @@ def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     known = _settings([item for item in inventory.items if item.config], inventory.parsed)
     settings = {repr(setting): setting for _, setting in known}
-    searched = searched_keys(item.config for item in inventory.items)
     return tuple(
         Comparison(
             items=tuple(group),
             clock=next((loaded.run.planning_model for item in group if (loaded := item.done) is not None), ""),
             differs=differences(settings[key], list(settings.values())),
-            searched=searched if "choice" in settings[key] else (),
             parsed=inventory.parsed,
         )
         for key, group in grouped((repr(setting), item) for item, setting in known).items()

@@ -48,7 +48,7 @@ def caption(comparison: Comparison) -> str:
         first.text(f"data.{key}", "") for key in ("window_s", "stride_s", "partition", "dirichlet_alpha")
     )
     parts = (
-        f"E = {first.text('training.epochs')}",
+        "" if "training.epochs" in comparison.searched else f"E = {first.text('training.epochs')}",
         f"window stride {stride or '-'} s",
         f"windows of {window} s" if window else "",
         f"partition {partition} (alpha {alpha or '-'})" if partition not in ("", "subject") else "",
@@ -124,7 +124,7 @@ def protocol(comparison: Comparison) -> str:
     """Protocol of the runs in one line, so that whatever was reduced is seen."""
 
     def named(template: str, key: str) -> str:
-        value = comparison.text(key)
+        value = "" if key in comparison.searched else comparison.text(key)
         return template.format(value) if value else ""
 
     every, is_one = comparison.text("evaluation.every"), comparison.text("rounds") == "1"
@@ -132,8 +132,8 @@ def protocol(comparison: Comparison) -> str:
     parts = [
         "1 round" if is_one else named("{} rounds", "rounds"),
         named("E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
-        "values chosen by a search" if comparison.choice else named("learning rate {}", "training.lr"),
-        "" if "training.batch_size" in comparison.searched else named("batch {}", "training.batch_size"),
+        "values chosen by a search" * comparison.is_searched or named("learning rate {}", "training.lr"),
+        named("batch {}", "training.batch_size"),
         named("windows of {} s", "data.window_s"),
         named("window stride {} s", "data.stride_s"),
         "" if comparison.text("data.partition") == "subject" else named("partition {}", "data.partition"),
@@ -373,6 +373,7 @@ def featured(comparison: Comparison) -> list[MethodResult]:
     """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
     rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
     first = [r for r in rows if r.label == PROPOSED or is_own_method(r.label)]
+    first.sort(key=lambda row: row.label.startswith(f"{REFERENCE} ("))
     return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
 
 

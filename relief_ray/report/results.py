@@ -17,7 +17,7 @@ import numpy as np
 from relief_ray.core.messages import BOOTSTRAP
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
-from relief_ray.report.runs import Loaded, condensed
+from relief_ray.report.runs import Loaded, Replicate, choice_kind, condensed
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
@@ -31,14 +31,17 @@ MIB = 2**20
 KEY = ["fold", "rotation", "seed"]
 # The first column of ``run_table`` that is a figure; those before it are facts.
 FIRST_FIGURE = "f1_percent"
-# Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
-COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
-# Columns of ``run_table`` with F1 at equal cost, by the column of ``round_table`` with that cost.
-_AT_EQUAL = {
-    "time_s": "f1_at_seconds_percent",
-    "energy_j": "f1_at_joules_percent",
-    "aggregations": "f1_at_rounds_percent",
+# Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent and the score, for a figure at
+# equal cost.
+COSTS = {
+    "f1_at_seconds": ("total_s", "time_s", "f1_percent"),
+    "f1_own_sensors_at_seconds": ("total_s", "time_s", "f1_own_sensors_percent"),
+    "f1_at_joules": ("energy_total_j", "energy_j", "f1_percent"),
 }
+# Columns of ``run_table`` with a score at equal cost: columns of ``round_table`` with that cost and the score.
+_AT_EQUAL = {f"{name}_percent": (cost, score) for name, (_, cost, score) in COSTS.items()}
+_AT_EQUAL["f1_at_rounds_percent"] = ("aggregations", "f1_percent")
+_CURVE = tuple(dict.fromkeys(column for columns in _AT_EQUAL.values() for column in columns))
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
 _TTA_PERCENT, _TTA_SHARE = 85.0, 0.95
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
@@ -54,7 +57,8 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
     small = [condensed(run) for run in runs]
     facts = pd.DataFrame(map(_facts, small, range(len(runs))))
-    table = pd.DataFrame([figures(run, clock) for run in small]).astype(float)
+    usual = {run.replicate: run for run in small if run.label == REFERENCE}
+    table = pd.DataFrame([_beside(run, usual, clock) for run in small]).astype(float)
     replicates = pd.MultiIndex.from_frame(facts[KEY])
     fedavg = table.set_axis(replicates)[(facts["method"] == REFERENCE).to_numpy()]
     theirs = fedavg[~fedavg.index.duplicated()].reindex(replicates).set_axis(table.index)
@@ -71,16 +75,25 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
         "tta95": _TTA_SHARE * theirs["f1_percent"],
     }.items():
         table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
-    for cost, budgets in _budgets(facts, table, rounds).items():
-        table[_AT_EQUAL[cost]] = [score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)]
+    budgets = _budgets(facts, table, rounds)
+    for name, (cost, score) in _AT_EQUAL.items():
+        table[name] = [score_at(curve, cost, b, score) for curve, b in zip(tested, budgets[cost], strict=True)]
     return facts.join(table)
+
+
+def _beside(loaded: Loaded, usual: Mapping[Replicate, Loaded], clock: str | None) -> dict[str, float | None]:
+    """Every figure of a run; a grid's level may change FedAvg's own round, so that its speed is over the usual run."""
+    found = figures(loaded, clock)
+    if choice_kind(loaded.run.config) != "level":
+        return found
+    costs = cost_figures(loaded, clock or loaded.run.planning_model, usual.get(loaded.replicate))
+    return found | costs | {"speedup_paper": None}
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
     """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
     tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)].groupby("run")
-    names = ("round", "f1_percent", *_AT_EQUAL)
-    return {int(run): {name: own[name].to_numpy(dtype=float) for name in names} for run, own in tested}
+    return {int(run): {name: own[name].to_numpy(dtype=float) for name in ("round", *_CURVE)} for run, own in tested}
 
 
 def _first(tested: Curve | None, target: float) -> list[float]:
@@ -97,27 +110,27 @@ def _budgets(facts: DataFrame, table: DataFrame, rounds: DataFrame) -> dict[str,
     where these differ. NaN where nothing is compared.
     """
     most = rounds.groupby("run")["aggregations"].max()
-    found = {cost: np.full(len(facts), np.nan) for cost in _AT_EQUAL}
+    found = {cost: np.full(len(facts), np.nan) for cost, _ in _AT_EQUAL.values()}
     for places in facts.groupby(KEY).indices.values():
         group = facts.iloc[places]
         anchors = places[group["method"].isin(_ANCHORS)]
         used = anchors if len(anchors) >= len(_ANCHORS) else places[~group["is_bound"]]
-        for total, cost in COSTS.values() if len(used) > 1 else ():
+        for total, cost, _ in COSTS.values() if len(used) > 1 else ():
             found[cost][places] = table[total].iloc[used].min()
         if (counts := most.iloc[places]).nunique() > 1:
             found["aggregations"][places] = counts.min()
     return found
 
 
-def score_at(tested: Curve | None, cost: str, budget: float) -> float:
-    """F1 in percent when so much was spent, between the two evaluations around it; NaN before the first one.
+def score_at(tested: Curve | None, cost: str, budget: float, score: str = "f1_percent") -> float:
+    """A score in percent when so much was spent, between the two evaluations around it; NaN before the first one.
 
     A run that ended earlier keeps its last F1. NaN for a budget of NaN.
     """
     # For a curve of one evaluation, `np.interp` answers NaN with that one.
     if tested is None or isnan(budget):
         return float("nan")
-    return float(np.interp(budget, tested[cost], tested["f1_percent"], left=np.nan))
+    return float(np.interp(budget, tested[cost], tested[score], left=np.nan))
 
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
@@ -150,7 +163,7 @@ def by_subject(metrics: Metrics) -> Mapping[str, float]:
 def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
     """Every figure of one run that needs no other run."""
     clock = clock or loaded.run.planning_model
-    return {**_scores(loaded), **cost_figures(loaded, clock), **_work(loaded, clock)}
+    return {**_scores(loaded), **cost_figures(loaded, clock, loaded), **_work(loaded, clock)}
 
 
 def _scores(loaded: Loaded) -> dict[str, float | None]:
@@ -167,7 +180,7 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
         "f1_last10_percent": mean(tail) if tail else None,
         "f1_canonical_percent": last.f1,
         "f1_fleet_percent": last.f1_fleet,
-        "f1_own_sensors_percent": last.f1_own_sensors if last.f1_fleet is None else last.f1_fleet,
+        "f1_own_sensors_percent": _through_own(last),
         "f1_own_subjects_percent": last.f1_own_subjects,
         "f1_worst_client_percent": clients[0] if clients else None,
         "f1_worst_tenth_percent": mean(clients[: ceil(len(clients) / 10)]) if clients else None,
@@ -178,8 +191,15 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
     return {name: _percent(share) for name, share in shares.items()} | extra_columns(last)
 
 
-def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
+def _through_own(metrics: Metrics) -> float | None:
+    """F1 through every client's own sensors, a share; of clients with models of their own, these models'."""
+    return metrics.f1_own_sensors if metrics.f1_fleet is None else metrics.f1_fleet
+
+
+def cost_figures(loaded: Loaded, clock: str, over: Loaded | None) -> dict[str, float | None]:
     """Costs by a clock; speedups and savings are None where they are undefined (pooled data).
+
+    ``over``: the run whose FedAvg rounds the speed is over, usually the same; None: there is none.
 
     ``speedup``: FedAvg's round over the mean round, a bootstrap included; ``speedup_round``: over a mean round after
     the bootstrap; ``speedup_compute``: without links, the longest compute times of both; ``speedup_total``: R FedAvg
@@ -188,8 +208,8 @@ def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """
     costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
-    means = loaded.means(clock)
-    fedavg = None if means is None else means.fedavg
+    means, theirs = loaded.means(clock), None if over is None else over.means(clock)
+    fedavg = None if theirs is None else theirs.fedavg
     later_s = round_s
     if means is not None and means.bootstrap_s and len(costs) > 1:
         later_s = (sum(c.round_s for c in costs) - means.bootstrap_s) / (len(costs) - 1)
@@ -261,7 +281,7 @@ def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
 
     rows = [row for number, run in enumerate(map(condensed, runs)) for row in _rounds(run, number, clock)]
     table = pd.DataFrame(rows)
-    numeric = ["f1_percent", "f1_rare_percent", "loss", "wall_s"]
+    numeric = ["f1_percent", "f1_rare_percent", "f1_own_sensors_percent", "loss", "wall_s"]
     return table.astype(dict.fromkeys(numeric, float)) if rows else table
 
 
@@ -276,6 +296,7 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
             "round": r.round,
             "f1_percent": None if metrics is None else _percent(metrics.headline),
             "f1_rare_percent": None if metrics is None else _percent(metrics.f1_rare),
+            "f1_own_sensors_percent": None if metrics is None else _percent(_through_own(metrics)),
             "loss": r.loss if is_full else None,
             "aggregations": loaded.aggregations(r),
             "time_s": total.time_s,

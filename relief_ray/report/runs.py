@@ -369,12 +369,13 @@ def expanded(where: str, cell: CommittedCell) -> Loaded:
 
 
 def _scored(row: RoundRow, cell: CommittedCell) -> Metrics | None:
-    """Scores that are kept of an evaluation before the last: the headline F1, and that of the rare sensors."""
+    """Scores that are kept of an evaluation before the last: headline F1, of rare sensors, through own sensors."""
     if row.f1 is None:
         return None
-    rare = None if cell.means is None else cell.means.rare.get(row.round)
-    own = cell.metrics is not None and cell.metrics.f1_fleet is not None
-    return Metrics(f1=None if own else row.f1, f1_fleet=row.f1 if own else None, f1_rare=rare)
+    rare, own = (None, None) if cell.means is None else (m.get(row.round) for m in (cell.means.rare, cell.means.own))
+    if cell.metrics is not None and cell.metrics.f1_fleet is not None:
+        return Metrics(f1=None, f1_fleet=row.f1, f1_rare=rare)
+    return Metrics(f1=row.f1, f1_rare=rare, f1_own_sensors=own)
 
 
 def below(path: Path, name: str) -> list[Path]:
@@ -423,37 +424,52 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
 
     The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
     method has no preset: where its cells differ, each one names the fields, but for those that have the default of
-    its class by the method's ``facts``. Fields that a search varies do not count.
+    its class by the method's ``facts``. Fields that a search varies do not count. A grid's own level of a method
+    stands for the values that it sets: ``fedavg (e1)``.
     """
     sections = [(label, _section(config)) for label, config in methods]
     namesakes = grouped(sections)
     varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
+    levels = [(_level_of(config), level_values(config)) for _, config in methods]
     names = [
-        _variant_name(label, strategy, namesakes[label], keys)
-        for (label, strategy), keys in zip(sections, varied, strict=True)
+        _variant_name(label, strategy, namesakes[label], keys, level)
+        for (label, strategy), keys, (level, _) in zip(sections, varied, levels, strict=True)
     ]
-    # A class whose defaults have changed since has two kinds of cells without varied fields: these differ by all.
-    behind = {name: strategy for name, (_, strategy) in zip(names, sections, strict=True)}
-    mixed = {name for name, (_, strategy) in zip(names, sections, strict=True) if behind[name] != strategy}
+    # A class whose defaults have changed since has two kinds of cells without varied fields: these differ by all, as
+    # do cells of a level whose values have changed.
+    whole = [(strategy, values) for (_, strategy), (_, values) in zip(sections, levels, strict=True)]
+    behind = dict(zip(names, whole, strict=True))
+    mixed = {name for name, values in zip(names, whole, strict=True) if behind[name] != values}
     return [
-        _variant_name(label, strategy, namesakes[label], None) if name in mixed else name
-        for name, (label, strategy) in zip(names, sections, strict=True)
+        _variant_name(label, strategy, namesakes[label], None, values) if name in mixed else name
+        for name, (label, _), (strategy, values) in zip(names, sections, whole, strict=True)
     ]
 
 
 def choice_kind(config: Config) -> str:
-    """``tuned`` where a search chose values, ``try`` for one of its tries, else empty."""
+    """``tuned`` where a search chose values, ``try`` for one of its tries, ``level`` of a grid's own, else empty."""
     return str(config_value(config, "choice.kind") or "")
 
 
+def _level_of(config: Config) -> str:
+    """Name of a grid's own level of the method; empty where it has none."""
+    return str(config_value(config, "choice.level") or "")
+
+
+def level_values(config: Config) -> str:
+    """What the level of a grid sets, with its values: ``epochs=1, up=int8``; empty where there is none."""
+    keys = chosen_keys(config) if choice_kind(config) == "level" else ()
+    return ", ".join(f"{key.rpartition('.')[2]}={config_value(config, key)}" for key in keys)
+
+
 def chosen_keys(config: Config) -> tuple[str, ...]:
-    """The dotted keys of the values that the search varies."""
+    """The dotted keys of the values that a search, or the grid's levels of single methods, vary."""
     keys = config_value(config, "choice.parameters")
     return tuple(str(k) for k in keys) if isinstance(keys, list | tuple) else ()
 
 
 def searched_keys(configs: Iterable[Config]) -> tuple[str, ...]:
-    """Union of ``chosen_keys``: a search varies a key for some methods that others keep."""
+    """Union of ``chosen_keys``: a key may be varied for some methods that others keep."""
     return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
@@ -467,6 +483,7 @@ def _variant_name(
     mine: Config,
     namesakes: Sequence[Config],
     varied: Sequence[str] | None,
+    level: str,
 ) -> str:
     preset = _PRESETS.get(label)
     if preset is not None:
@@ -475,7 +492,7 @@ def _variant_name(
     else:
         keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
         keys = [k for k in keys if varied is None or k in varied or k == "name"]
-    own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))
+    own = ", ".join(filter(None, [level, *(f"{k}={mine[k]}" for k in sorted(keys))]))
     return f"{label} ({own})" if own else label
 
 

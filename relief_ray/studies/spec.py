@@ -53,7 +53,7 @@ class Level:
     """A value of an axis.
 
     Attributes:
-        name: its part of folder names.
+        name: its part of folder names; it may be empty.
         settings: the configuration keys (dotted) that it sets, and their values.
         datasets: where it exists; empty: everywhere.
         folds: of a data set, folds of a held-out split; empty where the split has none.
@@ -154,7 +154,8 @@ class Spec:
             levels as ``own_dataset`` makes them; of a grid alone.
         axes: further axes.
         own: further levels of single methods, by method; in a search (``is_search``) its tries, of which the best can
-            be frozen for each method.
+            be frozen for each method. Where they set other keys than the method's own, a report still compares all
+            methods with each other, and names each by its level.
         tries: makes these levels for a method that a user adds to a search; None: such a method has none.
         replicates: numbers of the replicates; every fold of each has a seed and a rotation of its own.
         seeds: where given, these seeds instead, each for all folds and without a rotation: for searches and tries.
@@ -643,9 +644,8 @@ def _block(spec: Spec, dataset: Level, draw: Values) -> Iterator[Point]:
         if all(not level.datasets or dataset.name in level.datasets for level in levels):
             for method in spec.methods:
                 for own in spec.own.get(method, (Level(name=""),)):
-                    chosen = [level for level in (*levels, own) if level.name]
-                    values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
-                    setting = "-".join([dataset.name, *(level.name for level in chosen)])
+                    values = {**base, **{k: v for level in (*levels, own) for k, v in level.settings.items()}}
+                    setting = "-".join(filter(None, [dataset.name, *(level.name for level in (*levels, own))]))
                     yield Point(method, setting, own.name, values, tuple(own.settings) if spec.is_search else ())
 
 
@@ -759,9 +759,9 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         UserError: the search has no choice for this cell, the user's settings overrule it, or a search's run is too
             short for the method's last phase.
     """
-    setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
+    setting, choice = point.setting, _choice_of(spec, point)
     config = _config_of(spec, point, settings)
-    if choice is not None:
+    if point.tried:
         _refuse_too_short(spec.name, point, config)
     if tuned is not None:
         chosen, choice = tuned(point, config, settings)
@@ -780,6 +780,17 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         update={"name": "-".join([config.name if "name" in config.model_fields_set else title, *own])}
     )
     return make_cell("-".join([label, *own, *draw]), point.method, named)
+
+
+def _choice_of(spec: Spec, point: Point) -> Choice | None:
+    """The try of a search, or the level where methods differ in other keys than their own."""
+    if point.tried:
+        return Choice(kind="try", parameters=point.tried)
+    own = {level.name: level for level in spec.own.get(point.method, ())}
+    keys = (key for levels in spec.own.values() for level in levels for key in level.settings)
+    if spec.is_search or all(key.startswith("strategy.") for key in keys):
+        return None
+    return Choice(kind="level", parameters=tuple(own[point.own].settings) if own else (), level=point.own)
 
 
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:

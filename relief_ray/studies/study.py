@@ -510,9 +510,9 @@ class Study:
     ) -> Paired | None:
         """Return ``method`` minus ``other`` in points after the last round, over paired runs (same fold and seed).
 
-        ``figure`` is what is compared:
-        ``f1``, ``f1_rare``, ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``. Methods
-        may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
+        ``figure`` is what is compared: ``f1``, ``f1_rare``, ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds``,
+        ``f1_own_sensors_at_seconds`` or ``f1_at_joules``. Methods may be given as ``run`` takes them:
+        ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
         has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the
         smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean
         of a replicate where a claim would be tested on these. Where all differences are exactly 0, all but

@@ -228,7 +228,8 @@ def test_speedup_compares_with_fedavg_of_the_same_clients(tmp_path):
         assert record.speedup == pytest.approx(1.0, abs=1e-12)
         assert record.fedavg["split_naive"].round_s == record.costs["split_naive"].round_s
         assert record.fedavg["split_naive"].energy_j == pytest.approx(record.costs["split_naive"].energy_j, rel=1e-12)
-    naive = cost_figures(load_runs([tmp_path / "run"])[0], "split_naive")
+    (loaded,) = load_runs([tmp_path / "run"])
+    naive = cost_figures(loaded, "split_naive", loaded)
     assert naive["speedup"] == pytest.approx(1.0, rel=1e-12) and naive["energy_saved_percent"] == pytest.approx(
         0.0, abs=1e-12
     )

@@ -1,9 +1,17 @@
 """Every figure of a run by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from relief_ray.records.committed import condense
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.remarks import caption
 from relief_ray.report.results import client_table, count_slots, curves, figures, round_table, run_table, score_at
+from relief_ray.report.runs import expanded
+from relief_ray.report.tables.rows import names_line
+from relief_ray.support.errors import UserError
 
 CLOCK = "split_naive"
 
@@ -74,6 +82,61 @@ def test_f1_at_equal_cost_is_interpolated_between_tests(make):
     tested = curves(round_table([make("fedavg", scores=(0.4, 0.5))]))[0]
     assert [score_at(tested, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
     assert score_at(tested, "time_s", 1.9) != score_at(tested, "time_s", 1.9), "before the first test there is none"
+
+
+def at_level(loaded, name, **values):
+    """The run as a level of a grid that sets other keys than the method's own."""
+    config = loaded.run.config | {"choice": {"kind": "level", "parameters": list(values), "level": name}}
+    for key, value in values.items():
+        section, _, rest = key.partition(".")
+        config[section] = config.get(section, {}) | {rest: value}
+    return replace(loaded, run=loaded.run.model_copy(update={"config": config}))
+
+
+def test_levels_that_change_fedavgs_own_round_are_as_fast_as_fedavg_that_ran(make):
+    """FedAvg's round takes 2 s; with one epoch 1 s, in which the run's own reference is FedAvg with one epoch."""
+    usual = at_level(make("fedavg", scores=(0.4, 0.5)), "")
+    brief = at_level(
+        make("fedavg", scores=(0.3, 0.4), round_s=1.0, energy_j=60.0, reference=(1.0, 60.0)), "e1",
+        **{"training.epochs": 1},
+    )  # fmt: skip
+    found = compare_runs([usual, brief])
+    assert found.labels == ["fedavg", "fedavg (e1)"]
+    assert found.table["speedup"].tolist() == [1.0, 2.0]
+    assert found.table["energy_saved_percent"].tolist() == pytest.approx([0.0, 40.0])
+    assert found.searched == ("training.epochs",) and "E = " not in caption(found)
+    assert "`fedavg (e1)`: epochs=1" in names_line(found)
+    alone = compare_runs([brief])
+    assert alone.table["speedup"].isna().all(), "without FedAvg's run nothing says how long its round takes"
+    with pytest.raises(UserError, match="differ in choice"):
+        compare_runs([usual, at_level(make("fedavg", seed=1), "", **{"training.epochs": 1}), make("relief")])
+
+
+def with_own(loaded, *scores):
+    """The run with these F1 through own sensors, round by round."""
+    rounds = [
+        row.model_copy(update={"metrics": row.metrics.model_copy(update={"f1_own_sensors": own})})
+        for row, own in zip(loaded.rounds, scores, strict=True)
+    ]
+    return replace(loaded, rounds=tuple(rounds))
+
+
+def read_again(loaded):
+    """The run as its committed cell keeps it."""
+    return expanded(loaded.where, condense(loaded.run, loaded.rounds))
+
+
+def test_f1_through_own_sensors_at_equal_seconds_is_interpolated(make):
+    """FedAvg ends after 4 s, the other after 2: then FedAvg's own sensors had 20 %."""
+    slow, fast = make("fedavg", scores=(0.4, 0.5)), make("fedprox", scores=(0.3, 0.48), round_s=1.0)
+    own = [with_own(slow, 0.2, 0.3), with_own(fast, 0.1, 0.25)]
+    for runs in (own, [*map(read_again, own)]):
+        row = table(*runs).loc
+        assert row["fedavg"]["f1_own_sensors_at_seconds_percent"] == pytest.approx(20.0)
+        assert row["fedprox"]["f1_own_sensors_at_seconds_percent"] == pytest.approx(25.0)
+        gain = compare_runs(runs).difference("fedprox", "fedavg", "f1_own_sensors_at_seconds")
+        assert gain.mean == pytest.approx(5.0)
+    assert table(slow, fast)["f1_own_sensors_at_seconds_percent"].isna().all(), "records without these scores"
 
 
 def test_a_curve_of_one_evaluation_has_no_f1_at_an_unknown_cost(make):

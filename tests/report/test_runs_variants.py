@@ -50,6 +50,18 @@ def test_the_defaults_of_a_user_s_own_class_keep_the_bare_name():
     assert names(own(1), own(4)) == ["M (k=1)", "M (k=4)"], "the default was another one when the first was computed"
 
 
+def test_a_level_of_a_grid_gives_its_name_and_its_values_where_they_changed():
+    def cell(level, epochs, **strategy):
+        keys = ["training.epochs", *(f"strategy.{key}" for key in strategy)]
+        choice = {"kind": "level", "parameters": keys if level else [], "level": level}
+        return "relief", {"strategy": {"name": "relief", **strategy}, "training": {"epochs": epochs}, "choice": choice}
+
+    usual, brief, other = cell("", 5), cell("e1", 1, gamma=0.5), cell("e1", 2, gamma=0.5)
+    assert variant_names([usual, brief, brief]) == ["relief", "relief (e1)", "relief (e1)"]
+    both = variant_names([usual, brief, other])
+    assert both == ["relief", "relief (epochs=1, gamma=0.5)", "relief (epochs=2, gamma=0.5)"]
+
+
 def test_a_tuned_method_keeps_its_name():
     choice = {"kind": "tuned", "parameters": ["training.lr", "strategy.gamma"]}
     config = {"strategy": {"name": "relief", "gamma": 0.5}, "choice": choice}

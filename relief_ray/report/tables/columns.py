@@ -96,6 +96,9 @@ AT_SECONDS_F1 = Column(
     meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF (without one of them: the "
     "fastest method) took in all, interpolated between tests",
 )
+AT_SECONDS_OWN_F1 = Column(
+    "F1 own at equal s", "f1_own_sensors_at_seconds_percent", meaning="as `F1 at equal s %`, through own sensors"
+)
 AT_JOULES_F1 = Column("F1 at equal J", "f1_at_joules_percent", meaning="as `F1 at equal s %`, at equal joules")
 HEADLINE = Column("F1", "f1_percent", paper=_DATA)
 RARE_F1 = Column(

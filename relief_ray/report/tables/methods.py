@@ -283,6 +283,7 @@ SCORES = (
     col.WORST_TENTH_F1,
     col.AT_ROUNDS_F1,
     col.AT_SECONDS_F1,
+    col.AT_SECONDS_OWN_F1,
     col.AT_JOULES_F1,
 )
 COSTS = (col.ROUND_S, SPEEDUP, col.SPEEDUP_ROUND, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)

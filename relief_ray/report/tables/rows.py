@@ -13,6 +13,7 @@ from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.paper import PaperCell, read_paper
 from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.results import KEY
+from relief_ray.report.runs import level_values
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
@@ -246,13 +247,15 @@ def _marked_names(comparison: Comparison) -> dict[str, str]:
 
 
 def names_line(comparison: Comparison) -> str:
-    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty.
+    """Sentence with what stands behind the names: a preset's title, a user's method's import path, a level's values.
 
     A variant has the title of its preset, which says nothing new where it is the preset's name.
     """
     known = {run.label: run.run for run in comparison.runs}
     texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
-    parts = [f"`{k}`: {text}" for k, text in texts.items() if with_title(k.partition(" (")[0], text) != text]
+    texts = {k: text if with_title(k.partition(" (")[0], text) != text else "" for k, text in texts.items()}
+    texts = {k: ", ".join(filter(None, [text, level_values(known[k].config)])) for k, text in texts.items()}
+    parts = [f"`{k}`: {text}" for k, text in texts.items() if text]
     return f"Names: {'; '.join(parts)}" if parts else ""
 
 
