@@ -34,6 +34,7 @@ from relief_ray.report.formats import text as render
 from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.reasons import reasons_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, filled, table, typed
@@ -53,7 +54,8 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     inventory, registry = take_inventory(folders, as_read), registry_of(folders)
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
-    document = build(inventory, registry)
+    command = " ".join(["relief-ray report", *map(typed, folders)])
+    document = build(inventory, registry, explain=reasons_of, command=command)
     written = write(document, place)
     written += [] if commit is None else [_write_small(inventory, registry, commit, title)]
     failure = _export(folders, written)

@@ -32,10 +32,11 @@ from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import lead_table
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.reasons import Reasons, reasons_for
+from relief_ray.studies.reasons import Reasons, reasons_for, reasons_of
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 from relief_ray.support.files import write_atomic
+from relief_ray.support.text import typed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -603,7 +604,8 @@ class Study:
         """
         home = self.folder if self.folder.is_dir() else self.folder.parent
         place = home / "report" if folder is None else Path(folder)
-        write(build(self._inventory, registry_of(self.folders)), place)
+        command = " ".join(["relief-ray report", *map(typed, self.folders)])
+        write(build(self._inventory, registry_of(self.folders), explain=reasons_of, command=command), place)
         return place / "index.html"
 
     def run(
