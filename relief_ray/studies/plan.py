@@ -450,7 +450,7 @@ def _why(settings: Mapping[str, JsonValue], place: Path, folder: Path, *, other_
     ways = f"--rerun-stale (the old run is kept), or take it as it is with `{resumed(folder, 'other_code')}`"
     otherwise = None if other_code else f", compute it again with {ways}"
     there = None if run is None else run.own_sources
-    return why_closed(settings, there, begun_is_enough=True, otherwise=otherwise)
+    return why_closed(settings, there, otherwise=otherwise)
 
 
 def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:

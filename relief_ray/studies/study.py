@@ -276,7 +276,7 @@ class Run:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
         run = self.record
-        why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+        why = why_closed(run.config, run.own_sources)
         return parse(run.config, self._loaded.where, why)
 
     @property
