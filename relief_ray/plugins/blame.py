@@ -22,6 +22,8 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 _CONFIGURED: set[str] = set()
 # Variables of the environment that users' code has changed here while it was loaded, as they were before.
 _CHANGED: dict[str, str | None] = {}
+# Last line of a file that is made of parts of another one, which it names.
+COPY_OF = "# Copied from "
 # Files that this process imports as copies, by path, and where the user has each: there it is to be mended.
 _ORIGINALS: dict[str, str] = {}
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
@@ -85,8 +87,13 @@ def take_as_copies(originals: Mapping[str, str]) -> None:
 
 
 def original(file: str) -> str:
-    """Path of the user's own file where ``file`` is a copy that this process imports, else itself."""
-    return _ORIGINALS.get(file, file)
+    """Path of the user's own file where ``file`` is a copy that this process imports, else itself.
+
+    A part of a script says in its last line where it is from (``plugins.parts``).
+    """
+    last = linecache.getlines(file)[-1:] if Path(file).name.startswith("script_") else []
+    part_of = last[0].removeprefix(COPY_OF).strip() if last and last[0].startswith(COPY_OF) else ""
+    return part_of or _ORIGINALS.get(file, file)
 
 
 def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
@@ -262,7 +269,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
 
 def _is_of_library(package: str, file: str) -> bool:
     """Whether a frame's file is a library's; a compiled module names its sources, which are on no disk here."""
-    return _is_library(file) or _is_library(getattr(sys.modules.get(package), "__file__", None) or "")
+    return is_library(file) or is_library(getattr(sys.modules.get(package), "__file__", None) or "")
 
 
 def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | None:
@@ -285,7 +292,7 @@ def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | No
 
 
 @cache
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     """Whether a file is Python's own or an installed package's, or no file at all."""
     path = Path(file)
     return file.startswith("<") or bool(INSTALLED & set(path.parts)) or any(r in path.parents for r in _PYTHON)

@@ -26,7 +26,7 @@ from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import import_path, importable_name, is_own, is_stored, path_of
-from relief_ray.plugins.notebook import cell_module
+from relief_ray.plugins.parts import part_module
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
@@ -220,16 +220,16 @@ def _class_path(kind: type | FunctionType, key: str) -> str:
 
 
 def _module_path(module: ModuleType, name: str, key: str) -> str:
-    """Name by which the module is imported again: of the script that runs, that of its file; of a notebook, its cell's.
+    """Name by which the module is imported again: of a script that runs and of a notebook, of what ``name`` needs.
 
     Raises:
         UserError: it has no file, and no cell of a notebook defines it.
     """
+    if module.__name__ == "__main__" and (part := part_module(name, key)):
+        return part
     path = importable_name(module.__name__)
     if path != "__main__":
         return path
-    if cell := cell_module(name, key):
-        return cell
     raise UserError(
         f"{key}: {name} is defined at a prompt, so its records could not be resumed or reproduced; put it into a file, "
         f"my_{key}.py, and import it: `from my_{key} import {name}`"
