@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import sys
@@ -167,6 +168,21 @@ def users_function(function: object) -> Callable[..., object] | None:
 def with_line(function: Callable[..., object], text: str) -> str:
     """``text``, then file, line and name of a user's function, and who has to mend it."""
     return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
+
+
+def refuse_other_arguments(function: Callable[..., object], step: str, *names: str) -> None:
+    """Check that a user's function can be called with so many arguments; ``names``: what they are.
+
+    Raises:
+        UserCodeError: it takes others; file and line are named.
+    """
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        text = f"{step} takes other arguments ({error}), expected {step}({', '.join(names)})"
+        raise UserCodeError(with_line(function, text)) from error
+    except ValueError:  # a compiled function tells nobody what it takes
+        return
 
 
 def called(function: Callable[..., T], step: str, *arguments: object) -> T:

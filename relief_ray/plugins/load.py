@@ -321,6 +321,12 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
         ValidationError: it has no such field, or a field does not fit.
     """
     loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
+    kind = loaded if isinstance(loaded, type) else type(loaded)
+    if (own := next((c for c in kind.__mro__ if "__init__" in vars(c)), BaseModel)) is not BaseModel and is_own(own):
+        raise UserCodeError(
+            f"{key} = {values['name']!r}: class {own.__name__} has an __init__ of its own, expected fields, from which "
+            "relief_ray makes one; write `beta: float = 0.9` in the class instead"
+        )
     if isinstance(loaded, type):
         return strictly(loaded, fields)
     # Of an instance the other fields stay the objects that they are.

@@ -434,7 +434,7 @@ _FITS = {
     "float_type": "expected a number",
     "tuple_type": "expected a list",
     "too_short": "expected at least one claim",
-    "model_type": "expected a mapping",
+    "model_type": "expected a mapping, e.g. {first: relief, second: fedavg, figure: f1}",
     "dict_type": "expected a mapping",
 }
 

@@ -149,9 +149,13 @@ def _backbone_value(given: BackboneLike) -> object:
     if isinstance(given, BackboneConfig):
         name = _class_path(type(given), "backbone") if is_own(type(given)) else backbone_name(given)
         return {**given.model_dump(mode="json"), "name": name}
+    is_module = any(
+        each.__module__.startswith("torch.nn") for each in (given if isinstance(given, type) else type(given)).__mro__
+    )
+    fix = "; return the module from a class of yours: class Mine(rr.PlainBackbone): def module(self, shape): return .."
     raise UserError(
         f"backbone: found {_described(given)}; expected a name ('cnn'), an import path ('my_module:MyBackbone') or a "
-        "BackboneConfig (class or instance)"
+        f"BackboneConfig (class or instance){fix if is_module else ''}"
     )
 
 
@@ -447,8 +451,8 @@ def _whole(given: object) -> object:
 def _sections(settings: Values) -> Iterator[Setting]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
-        if key == "data" and isinstance(value, str | Loader | DatasetSpec):
-            yield Setting("data.name", data_name(value))
+        if key == "data" and not isinstance(value, Mapping):
+            yield Setting("data.name", data_name(cast("str | Loader | DatasetSpec", value)))
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
         elif key == "metrics":

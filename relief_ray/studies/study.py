@@ -18,7 +18,7 @@ from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.build import FIGURES, build, write
+from relief_ray.report.build import FIGURES, build, default_place, write
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_lines, registry_of, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.figures.devices import allocation
@@ -596,13 +596,14 @@ class Study:
         """Write the whole report (HTML, Markdown, tables as CSV and LaTeX, figures) and return the page ``index.html``.
 
         Args:
-            folder: where; None: ``report`` in the study's folder, of several in the first.
+            folder: where; None: ``report`` in the study's folder, of several ``report-a-b`` in the current one.
 
         Raises:
             UserError: the folder cannot be written.
         """
         home = self.folder if self.folder.is_dir() else self.folder.parent
-        place = home / "report" if folder is None else Path(folder)
+        folders = [home] if len(self.folders) == 1 else self.folders
+        place = default_place(folders) if folder is None else Path(folder)
         write(build(self._inventory, registry_of(self.folders)), place)
         return place / "index.html"
 
