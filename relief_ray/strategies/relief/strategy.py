@@ -380,7 +380,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
         f"T* = {target:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The next group goes to client "
         f"{least.client.id} (type {least.client.device}) at T* = {least.needed_s:.4g} s; set "
-        f"{for_method(config.name, {'deadline_s': rounded_up(least.needed_s)})} or more, "
+        f"{for_method(config.name, {'deadline_s': float(rounded_up(least.needed_s))})} or more, "
         f"{for_method(config.name, {'cover': True})}, or another clock to plan with (costs.planning_time)",
     )
 
