@@ -137,13 +137,14 @@ class FleetConfig(FrozenConfig):
     counts: TypeCounts | None = None
     """Clients of type A, B, C, scaled to the number of clients; None: the dataset's own."""
     rotation: int = Field(default=0, ge=0)
-    """Number of subjects by which the types are shifted."""
+    """Number of people by which the device types move on, so that other people have the slow devices."""
     coupling: Literal["coupled", "independent", "inverted"] = "coupled"
     """Whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``)."""
     coupling_seed: int = Field(default=0, ge=0)
     """Seed of the permutation where ``coupling`` is ``independent``."""
     owned: dict[str, tuple[str, ...]] = Field(default={})
-    """Sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer."""
+    """Sensors that each device type has, e.g. `{"C": ["acc"]}`. By default A has all, B `acc` and `gyro`, and C
+    `acc`. Name them for data with other sensors."""
     types: dict[str, dict[str, float | dict[str, float]]] = Field(default={})
     """Figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``."""
 

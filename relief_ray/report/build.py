@@ -33,10 +33,13 @@ from relief_ray.report.tables.paper import (
 from relief_ray.support.errors import counted, listed, visible
 from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
+from relief_ray.support.text import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
+OUT = "report"
+_MOST_NAMES = 3  # of folders in the name of one
 # Pages of other commands that a report leads to where they lie in its folder.
 _BESIDE = {"data.html": "The data, by person and sensor"}
 
@@ -64,6 +67,23 @@ def write(document: Document, out: Path) -> list[Path]:
         for name, text in texts.items():
             write_atomic(out / name, visible(text).encode())
     return [out / name for name in texts if "/" not in name]
+
+
+def default_place(folders: Sequence[Path], *, is_committed: bool = False) -> Path:
+    """Where a report goes by default: ``report`` in the one folder that it is of, for committed results here.
+
+    Of several folders none is changed: the report goes here, under their names, ``report-a-b``.
+    """
+    if len(folders) == 1:
+        return Path(OUT) if is_committed else folders[0] / OUT
+    names = [folder.resolve().stem for folder in folders]
+    more = [f"and-{len(names) - _MOST_NAMES}-more"] if len(names) > _MOST_NAMES else []
+    return Path("-".join([OUT, *names[:_MOST_NAMES], *more]))
+
+
+def command_of(folders: Sequence[Path]) -> str:
+    """What one types for a report of these folders."""
+    return " ".join(["relief-ray report", *map(typed, folders)])
 
 
 def draw(figures: Sequence[Figure], folder: Path) -> dict[str, str]:
