@@ -1,4 +1,5 @@
 "use strict";
+document.documentElement.classList.add("scripted");
 // A click on a method's name hides or shows it in all views of the figure.
 for (const figure of document.querySelectorAll("figure")) {
   for (const name of figure.querySelectorAll("[id$='-name']")) {
