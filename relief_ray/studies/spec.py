@@ -16,9 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, cast, get_args
 
-from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset
-from relief_ray.data import get_spec
-from relief_ray.data.config import SplitName
+from pydantic import ValidationError
+
+from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset, settings_of
+from relief_ray.data.config import DataConfig, SplitName
 from relief_ray.data.loader import Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.plugins.load import import_path, is_path, load_kind, what_to_type
@@ -118,12 +119,19 @@ def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject
         UserError: there is no such data set.
     """
     path = import_path(path)
-    num_folds = max(1, len(get_spec(path).subjects) // 2)
-    return Level(
-        name=name or _short_name(path),
-        settings={"data.name": path, "data.split": split, **settings},
-        folds=tuple(range(num_folds)) if split == "held_out_subject" else (),
-    )
+    level = Level(name=name or _short_name(path), settings={"data.name": path, "data.split": split, **settings})
+    return replace(level, folds=_folds_of(level, _NONE))
+
+
+def _folds_of(level: Level, settings: Values) -> tuple[int, ...]:
+    """All folds of a held-out split of the level's data, with these ``settings`` of a study."""
+    data = assign(assign({}, settings_of(level.settings)), settings_of(settings)).get("data")
+    try:
+        config = DataConfig.model_validate(data or {})
+    except ValidationError:  # told where the study's runs are checked
+        return level.folds
+    is_held_out = config.split == "held_out_subject" and not config.test_subjects
+    return tuple(range(config.num_folds)) if is_held_out else ()
 
 
 def own_backbone(path: str, *, name: str = "") -> Level:
@@ -584,6 +592,7 @@ def dataset_levels(spec: Spec) -> dict[str, Level]:
     for chosen in spec.datasets:
         path = isinstance(chosen, str) and is_path(chosen)
         level = chosen if isinstance(chosen, Level) else own_dataset(chosen) if path else DATASETS[chosen]
+        level = replace(level, folds=_folds_of(level, spec.settings)) if level.folds else level
         if levels.setdefault(level.name, level) != level:
             raise UserError(
                 f"grid {spec.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "

@@ -60,7 +60,13 @@ def run_all(plan, log, tick=lambda: None):
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     plan = tiny_plan(tmp_path / "tune", seeds=(0, 1)).write()
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.
-    bad = cells_of(tiny_grid(methods=("full_only",), seeds=(0,), **{"fleet.owned": {"A": ["acc"], "C": ["mag"]}}))
+    bad = cells_of(
+        tiny_grid(
+            methods=("full_only",),
+            seeds=(0,),
+            **{"fleet.types": {"A": {"sensors": ["acc"]}, "C": {"sensors": ["mag"]}}},
+        )
+    )
     mixed = replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])).write()
     log = Log()
     run_all(mixed, log)
