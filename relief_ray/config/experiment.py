@@ -277,6 +277,17 @@ class ExperimentConfig(FrozenConfig):
         return self
 
     @model_validator(mode="after")
+    def _people_are_there(self) -> ExperimentConfig:
+        if (people := self.fleet.people) and self.data.partition != "subject":
+            raise ValueError(
+                f"fleet.types gives devices to the people {list(people)}, but data.partition = "
+                f"{self.data.partition!r} mixes people in a client; take data.partition=subject, or counts or shares"
+            )
+        if unknown := sorted(set(people) - set(known := self.data.spec().subjects)):
+            raise ValueError(f"fleet.types: {self.data.name} has no people {unknown}, expected some of {list(known)}")
+        return self
+
+    @model_validator(mode="after")
     def _reachable_is_enough(self) -> ExperimentConfig:
         if self.transfer.download == "reachable" and (reason := self.strategy.only_whole):
             raise ValueError(

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from relief_ray.devices.fleet import FleetConfig, apportioned, build_fleet, with_windows
+from relief_ray.config.experiment import parse
+from relief_ray.devices.fleet import FleetConfig, apportioned, build_fleet, device_types, with_windows
 from relief_ray.support.errors import UserError
 
 MODALITIES = ("acc", "gyro", "mag", "hr")
@@ -64,6 +65,95 @@ def test_rotation_moves_types_by_whole_subjects():
     assert row(FleetConfig(rotation=8)) == row(FleetConfig())
     assert row(FleetConfig(rotation=1), n=16)[0] == "CCAAAAAABBBBBBCC"
     assert row(FleetConfig(rotation=1, coupling="inverted")) == ("ACCBBBAA", [1, 4, 4, 4, 2, 2, 2, 1])
+
+
+FIVE = {
+    "hub": {"tops": 21, "active_power_w": 15, "sensors": "all", "uplink_mbit_s": 80, "count": 1},
+    "gateway": {"tops": 10, "active_power_w": 8, "count": 1},
+    "phone": {"tops": 5, "active_power_w": 4, "sensors": ["acc", "gyro"], "latency_s": 0.04, "share": 3},
+    "watch": {"like": "phone", "tops": 0.8, "active_power_w": 1.2, "sensors": "acc", "uplink_mbit_s": 2, "share": 2},
+    "ring": {"like": "watch", "tops": 0.1, "active_power_w": 0.3, "people": [3, 7]},
+}
+
+
+def five(people=8, **changes):
+    fleet, types = build_fleet(FleetConfig(types=FIVE, **changes), MODALITIES, range(1, people + 1))
+    return [c.device for c in fleet.clients], fleet, types
+
+
+def test_a_table_of_five_types_by_hand():
+    """People 3 and 7 have rings; of the other six clients one and one are counted, four fall 3 to 2: 2.4 and 1.6."""
+    names, fleet, types = five()
+    assert names == ["hub", "gateway", "ring", "phone", "phone", "watch", "ring", "watch"]
+    assert fleet.types == fleet.order == ("hub", "gateway", "phone", "watch", "ring")
+    ring = types["ring"]
+    assert (ring.latency_s, ring.uplink_mbit_s, ring.sensors, ring.share) == (0.04, 2.0, ("acc",), None)
+    assert ring.uplink_bytes_per_s == 250_000.0 and ring.ray_resources == {"type_ring": 1.0}
+    assert types["gateway"].uplink_bytes_per_s == 12e6 and fleet[1].modalities == MODALITIES
+
+
+def test_rotation_leaves_people_where_they_are():
+    names, *_ = five(rotation=1)
+    assert names == ["watch", "hub", "ring", "gateway", "phone", "phone", "ring", "watch"]
+
+
+def test_inverted_goes_by_the_order_from_the_end():
+    """Clients 0, 1, 3, 4, 5, 7, 2, 6 in order of their types get the same devices from the end; sensors stay."""
+    names, fleet, _ = five(coupling="inverted")
+    assert names == ["ring", "ring", "gateway", "watch", "watch", "phone", "hub", "phone"]
+    assert fleet[0].modalities == MODALITIES and fleet[2].modalities == ("acc",)
+
+
+def test_gap_of_any_table_by_hand():
+    """Tops 16, 4 and 1 are 16 apart, x = 0, 1/2 and 1: at gap 4 they are 16, 8 and 4."""
+    table = {name: {"tops": tops, "active_power_w": 1} for name, tops in (("a", 16), ("b", 4), ("c", 1))}
+    types = device_types(FleetConfig(types=table, gap=4))
+    assert [kind.tops for kind in types.values()] == pytest.approx([16.0, 8.0, 4.0])
+    assert FleetConfig(types=table, gap=16).gap is None
+    given = {**table, "b": {**table["b"], "gap_exponent": 0.25}}
+    assert device_types(FleetConfig(types=given, gap=16))["b"].tops == 4.0, "the table's own gap changes nothing"
+    assert device_types(FleetConfig(types=given, gap=81))["b"].tops == pytest.approx(16 / 3)
+
+
+def test_the_order_of_types_is_part_of_the_identity():
+    other = dict(reversed([(name, {"tops": 1, "active_power_w": 1}) for name in ("one", "two")]))
+    here = parse({"fleet": {"types": dict(reversed(other.items()))}}).identity()
+    assert here != parse({"fleet": {"types": other}}).identity()
+    figures = {"C": {"active_power_w": 4}, "B": {"active_power_w": 9}}
+    same = parse({"fleet": {"types": dict(reversed(figures.items()))}}).identity()
+    assert same == parse({"fleet": {"types": figures}}).identity(), "a preset has its own order"
+
+
+OTHERS = {name: row for name, row in FIVE.items() if name != "ring"}
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"2nd": {"tops": 1, "active_power_w": 1}}, "fleet.types.2nd: expected a name of letters"),
+        ({**OTHERS, "Phone": OTHERS["phone"]}, "fleet.types names 'phone' twice"),
+        ({"ring": {"like": "hub"}, **OTHERS}, "fleet.types.ring.like = 'hub', expected none in the first type"),
+        ({**OTHERS, "ring": {"like": "tv"}}, "expected one above it: hub, gateway, phone and watch"),
+        ({**OTHERS, "ring": {"like": "hub", "people": 3, "share": 1}}, "has people and share, expected one of people"),
+        ({**FIVE, "band": {"like": "hub", "people": [7]}}, "person 7 in two places of `people`"),
+        ({**OTHERS, "ring": {"like": "hub", "available": 0}}, "available = 0.0, expected a chance above 0"),
+        ({"ring": {"active_power_w": 1}}, "has neither tops .* nor a profile, expected one"),
+        ({**OTHERS, "ring": {"like": "hub", "sensors": 3}}, "ring.sensors = .*: expected all, or a list of text"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_the_type_and_key(types, said):
+    with pytest.raises(ValidationError, match=said):
+        FleetConfig.model_validate({"types": types})
+
+
+def test_clients_that_do_not_add_up_are_refused_with_the_sum():
+    both = {"a": {"tops": 2, "active_power_w": 1, "count": 3}, "b": {"tops": 1, "active_power_w": 1, "count": 2}}
+    with pytest.raises(UserError, match=r"the counts \{a: 3, b: 2\} are 5 together, expected 8"):
+        build_fleet(FleetConfig(types=both), MODALITIES, range(8))
+    with pytest.raises(ValueError, match=r"fleet.types: dsa_mini has no people \[77\], expected some of \[1, 2"):
+        parse({"fleet": {"types": {**FIVE, "ring": {**FIVE["ring"], "people": [77]}}}})
+    with pytest.raises(ValueError, match="mixes people in a client"):
+        parse({"fleet": {"types": FIVE}, "data": {"partition": "dirichlet"}})
 
 
 def test_counts_and_number_of_the_configuration_win():
