@@ -47,7 +47,7 @@ class DeviceType(FrozenConfig):
     tops: float | None = None
     """Peak speed in 10^12 operations/s; None: not known, its ``profile`` has seconds."""
     profile: str | None = None
-    """File with its measured speeds (``relief-ray device profile --out``), for the clock ``measured`` alone."""
+    """File with its measured speeds (``relief-ray device profile``), for the clock ``measured`` alone."""
     utilisation: float = 1.0
     """Share of it that this type reaches beside the others."""
     active_power_w: float
@@ -284,6 +284,8 @@ class FleetConfig(FrozenConfig):
             return value
 
         def plain(key: str, figure: object) -> object:
+            if isinstance(figure, dict) or (isinstance(figure, list) and key not in ("sensors", "people")):
+                return value_text(figure)  # refused by the type's own class, by its name and key
             if key in ("sensors", "people"):
                 return DeviceType._one_or_several(figure)
             is_whole = isinstance(figure, int) and not isinstance(figure, bool) and key != "count"
@@ -326,7 +328,7 @@ def apportioned(number: int, shares: Sequence[float]) -> list[int]:
     return scaled
 
 
-def type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "") -> dict[str, int]:
+def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "") -> dict[str, int]:
     """Clients of each type that has no ``people``, of ``number`` clients: counts first, the rest by shares.
 
     Raises:
@@ -361,7 +363,7 @@ def _sensor_roles(
     of_person = {person: name for name, kind in types.items() for person in kind.people}
     roles = {n: of_person[person] for n, person in enumerate(persons) if person is not None and person in of_person}
     free = [n for n in range(len(persons)) if n not in roles]
-    row = [name for name, number in type_numbers(types, len(free), dataset).items() for _ in range(number)]
+    row = [name for name, number in _type_numbers(types, len(free), dataset).items() for _ in range(number)]
     one = max(1, len(free) // len({persons[n] for n in free})) if None not in persons and free else 1
     shift = rotation * one % len(free) if free else 0
     roles |= dict(zip(free, row[-shift:] + row[:-shift], strict=True))
@@ -410,11 +412,13 @@ def owned_modalities(
     return owned
 
 
-def _example(types: Iterable[str], names: Iterable[str], modalities: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+def _example(
+    types: Iterable[str], names: Iterable[str], modalities: Sequence[str]
+) -> dict[str, dict[str, Sequence[str] | str]]:
     """Sensors for an example: all of the first type, the first one of the last, all but the rarest of the others."""
     first, *others = types
-    likely = {**{name: modalities[:1] for name in others[-1:]}, first: modalities}
-    return {name: {"sensors": [*likely.get(name, modalities[:-1] or modalities)]} for name in names}
+    likely: dict[str, Sequence[str] | str] = {**{name: modalities[0] for name in others[-1:]}, first: "all"}
+    return {name: {"sensors": likely.get(name, list(modalities[:-1] or modalities))} for name in names}
 
 
 def owners_lines(modalities: Sequence[str], number: int, dataset: str = "") -> list[str]:
@@ -423,8 +427,9 @@ def owners_lines(modalities: Sequence[str], number: int, dataset: str = "") -> l
     Where the defaults do not fit these ``modalities``, the first line says so. ``number``: clients of the ``dataset``.
     """
     types = PRESETS["paper"]
-    number_of = {name: number for name, number in type_numbers(types, number, dataset).items() if number}
-    setting = f"  --set {shlex.quote(f'fleet.types={value_text(_example(types, number_of, modalities))}')}"
+    number_of = {name: number for name, number in _type_numbers(types, number, dataset).items() if number}
+    limited = [name for name in number_of if types[name].sensors != "all"]
+    setting = f"  --set {shlex.quote(f'fleet.types={value_text(_example(types, limited, modalities))}')}"
     try:
         owned = owned_modalities(FleetConfig(), modalities, tuple(number_of))
     except UserError:

@@ -620,8 +620,8 @@ def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     figures = {k.removeprefix(_TYPES): text for k, text in said.items() if k.startswith(_TYPES)}
     names = dict.fromkeys(k.partition(".")[0] for k in figures)  # a whole table of types by its names
     texts = [f"{k} {text}" for k, text in figures.items()] if len(figures) <= _MOST_FIGURES else names
-    others = {k.rpartition(".")[2]: text for k, text in said.items() if not k.startswith(_TYPES)}
-    return others | ({"types": ", ".join(texts)} if figures else {})
+    rest = {k.rpartition(".")[2]: text for k, text in said.items() if not k.startswith(_TYPES)}
+    return rest | ({"types": ", ".join(texts)} if figures else {})
 
 
 def in_title(value: JsonValue) -> str:

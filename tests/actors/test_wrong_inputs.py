@@ -70,8 +70,8 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run quick --set training.batch_size=0", ("training.batch_size = 0: expected a whole number", "e.g.")),
     ("run quick --set training=3", ("training = 3: expected a section of keys", "`relief-ray config training`")),
     (
-        "run quick --set fleet.types={{B:{{sensors: [acc]}}",
-        ("fleet.types = '{B:{sensors: [acc]}': expected a mapping from text to mapping", "a bracket is missing"),
+        "run quick --set fleet.types={{B:{{sensors:[acc]}}",
+        ("fleet.types = '{B:{sensors:[acc]}': expected a mapping from text to mapping", "a bracket is missing"),
     ),
     ("run quick --set data=[]", ("data = []: expected a section of keys", "`relief-ray config data`")),
     ("run quick --set rounds.x=3", ("--set rounds.x=3: 'rounds' is 2, not a section", WORDS, "`relief-ray config`")),

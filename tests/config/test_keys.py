@@ -164,7 +164,7 @@ def test_whole_sections_are_set_before_their_keys():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"fleet": {"types": {"C": 3}}}, r"fleet.types.C = 3: expected a mapping from text to number, or text"),
+        ({"fleet": {"types": {"C": 3}}}, r"fleet.types.C = 3: expected a mapping from text to whole number, or"),
         ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
         ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
         ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),

@@ -198,7 +198,7 @@ def test_sensors_with_other_names_are_named_all_at_once_with_what_to_write():
         build_fleet(FleetConfig(), ("wrist", "hip", "ankle"), range(8))
     message = str(caught.value)
     assert "fleet.types.B.sensors names ['acc', 'gyro'] by default; fleet.types.C.sensors names ['acc'] by" in message
-    assert message.endswith("--set 'fleet.types={B: {sensors: [wrist, hip]}, C: {sensors: [wrist]}}'")
+    assert message.endswith("--set 'fleet.types={B: {sensors: [wrist, hip]}, C: {sensors: wrist}}'")
     own = FleetConfig(types={"B": {"sensors": ["wrist", "hip"]}, "C": {"sensors": "wrist"}})
     fleet, _ = build_fleet(own, ("wrist", "hip", "ankle"), range(8))
     assert [c.modalities for c in fleet.clients][-1] == ("wrist",)

@@ -88,7 +88,7 @@ def test_two_files_of_two_rates_are_one_signal(shell) -> None:
     assert f"two_files:BAND: keeps {len(DATA_RULES)} rules" in printed
     assert (
         "36,000 rows at 50 Hz, 4 subjects" in printed
-        and "fleet.types={A: {sensors: [acc, heart]}, C: {sensors: [acc]}}" in printed
+        and "fleet.types={B: {sensors: [acc]}, C: {sensors: acc}}" in printed
     )
     assert printed.count("subject 4: lacks heart, has acc") == 2, "at the end of both commands"
     dataset = load_dataset("two_files:BAND")
