@@ -361,6 +361,12 @@ class Comparison:
         given = self.text("fleet.gap")
         return float(given) if given else own_gap(device_types(self.fleet_config))
 
+    def in_order(self, kinds: Iterable[str]) -> list[str]:
+        """Device types in order of capability, those that no run's fleet has last."""
+        fleet = next((run.fleet for run in self.runs if run.fleet is not None), None)
+        order = () if fleet is None else fleet.order
+        return sorted(kinds, key=lambda kind: (order.index(kind) if kind in order else len(order), kind))
+
     @property
     def fleet_config(self) -> FleetConfig:
         """The fleet's part of the configuration."""
