@@ -383,6 +383,7 @@ def _is_typed(runtime: Values) -> bool:
 # Axes whose levels may be a user's own, by import path.
 _WITH_PATHS = ("methods", "datasets", "backbones")
 _SPLITS = get_args(SplitName)
+_HELD_OUT = ("data.leave_out", "data.test_subjects", "data.subjects")
 
 
 def choose(spec: Spec, settings: Iterable[Setting]) -> tuple[Spec, tuple[Setting, ...]]:
@@ -404,6 +405,8 @@ def choose(spec: Spec, settings: Iterable[Setting]) -> tuple[Spec, tuple[Setting
     if spec.kind == "run":
         return _fixed(spec, settings, rest), tuple(rest)
     spec, rest = _with_split(spec, rest)
+    held_out = {setting.path: setting.value for setting in rest if setting.path in _HELD_OUT}
+    spec = replace(spec, settings={**spec.settings, **held_out})  # the folds follow them
     _refuse_owned(spec, rest)
     _refuse_unknown_folds(spec, are_chosen=any(setting.path == "folds" for setting in settings))
     return spec, tuple(rest)
