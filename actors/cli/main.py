@@ -204,7 +204,7 @@ def report(
     folders: Annotated[list[Path], argument("Folders of runs or grids.", "DIR...")],
     out: Annotated[
         SomePath,
-        option("Folder for the report; default: DIR/report, for committed results ./report.", "DIR"),
+        option("Folder for the report. Default: DIR/report; of several ./report-A-B; of committed ./report.", "DIR"),
     ] = None,
     commit: Annotated[
         SomePath, option("Also write DIR/cells.json: results small enough for a repository.", "DIR")

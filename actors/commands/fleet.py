@@ -106,7 +106,7 @@ def _clocks_of(run: Loaded) -> _Clocks:
     """
     if all(r.metrics is None for r in run.trained):
         raise UserError(f"{run.where}: no round was evaluated on the test part; name another run")
-    return {clock: cost_figures(run, clock) for clock in run.rounds[-1].costs}
+    return {clock: cost_figures(run, clock, run) for clock in run.rounds[-1].costs}
 
 
 def _lines(title: str, before: _Clocks, after: _Clocks) -> Iterator[list[str]]:

@@ -25,7 +25,7 @@ from relief_ray.records.committed import FILE, write_committed
 from relief_ray.records.identity import NOT_DECIDING, flat, foreign, why_foreign
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
-from relief_ray.report.build import build, write
+from relief_ray.report.build import build, command_of, default_place, write
 from relief_ray.report.claims import Registry, judge, last_lines, registry_of
 from relief_ray.report.comparison import Comparison, by_setting, compare
 from relief_ray.report.figures.progress import curves
@@ -34,11 +34,10 @@ from relief_ray.report.formats import text as render
 from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.reasons import reasons_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, filled, table, typed
-
-OUT = "report"
 
 
 def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, title: str | None) -> Result:
@@ -52,8 +51,8 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     if title is not None and commit is None:
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     inventory, registry = take_inventory(folders, as_read), registry_of(folders)
-    place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
-    document = build(inventory, registry)
+    place = out or default_place(folders, is_committed=is_committed(folders[0]))
+    document = build(inventory, registry, explain=reasons_of, command=command_of(folders))
     written = write(document, place)
     written += [] if commit is None else [_write_small(inventory, registry, commit, title)]
     failure = _export(folders, written)
@@ -68,8 +67,11 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
 def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
     """Copy a report's page to the MLflow store of the runs that it is of; return why not, where it failed.
 
-    It becomes an artifact of the run that stands for the grid or preset, or of the single run that it is about.
+    It becomes an artifact of the run that stands for the grid or preset, or of the single run that it is about; of
+    several folders it is none's.
     """
+    if len(folders) > 1:
+        return None
     place = folders[0]
     pages = [file for file in files if file.suffix in (".html", ".md")]
     if (place / RUN_FILE).exists():

@@ -596,7 +596,7 @@ def again(plan: Plan, settings: Sequence[Setting]) -> SuggestedTries:
     assert plan.search is not None
     known = plan.search
     if files := known.sources:
-        why = why_closed(known.model_dump(mode="json"), None, here=files, begun_is_enough=True)
+        why = why_closed(known.model_dump(mode="json"), None, here=files)
         if why:
             raise UserError(f"{plan.out}: its plan names the grid {known.target}: {why}")
     chosen = [*read_settings(known.settings), *settings]

@@ -78,15 +78,15 @@ class Choice(FrozenConfig):
     kind: Literal["tuned", "try", "level"]
     """``tuned`` for the frozen choice of a search, ``try`` for one of its trials, ``level`` for a grid's own levels."""
     parameters: tuple[str, ...] = ()
-    """Dotted keys of the values that the search varies, or the level sets; the values stand in their own sections."""
+    """Dotted keys of the values that the search varies, or the level sets. The values are in their own sections."""
     level: str = ""
     """Name of the method's own level of a grid; empty where it has none."""
     at_edge: tuple[str, ...] = ()
-    """Those of ``parameters`` whose chosen value was the first or last one tried."""
+    """Keys of ``parameters`` whose chosen value was the first or last one tried."""
     num_tries: int | None = Field(default=None, ge=1)
     """Number of trials that the choice was made from."""
     f1_validation: float | None = None
-    """Best validation F1 among them, 0 to 1."""
+    """Best validation F1 of these trials, 0 to 1."""
 
 
 def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
@@ -204,7 +204,7 @@ class TransferConfig(FrozenConfig):
     up: Format = "float32"
     """Format of updates; ``int8`` has a scale for each tensor."""
     down: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Format of the server's models, in which they are also tested."""
+    """Format in which clients receive the server's models; they are tested in it too."""
     download: Literal["whole", "reachable"] = "whole"
     """``reachable``: a client receives no networks of sensors that it lacks."""
 
@@ -221,7 +221,7 @@ class ExperimentConfig(FrozenConfig):
     """
 
     name: str = "run"
-    """Name for people; no part of the identity."""
+    """Name of the run in tables and trackers; it changes no result."""
     strategy: SerializeAsAny[StrategyConfig] = PRESETS[REFERENCE]
     """The method and its hyperparameters."""
     data: DataConfig = DataConfig()
@@ -254,7 +254,7 @@ class ExperimentConfig(FrozenConfig):
     replicate: int | None = Field(default=None, ge=0)
     """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
     rounds: int = Field(default=200, ge=1, le=_MAX_ROUNDS)
-    """Number of rounds R: aggregations of every method."""
+    """Number of rounds R. Every method aggregates once a round."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random streams."""
     participation: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -96,7 +96,7 @@ class TrackingConfig(FrozenConfig):
     """Copy of the records in an MLflow store."""
 
     enabled: bool = True
-    """Whether records are copied there; run folders are written in any case."""
+    """Whether records are copied to MLflow; run folders are written in any case."""
     uri: str | None = None
     """Address of the store; None: ``mlflow.db`` beside the run folders."""
     experiment: str = "relief-ray"

@@ -26,6 +26,7 @@ from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, is_stored, load, what_to_type
+from relief_ray.records.identity import flat
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, counted, value_text
@@ -256,7 +257,21 @@ def _equals(pair: _Pair) -> None:
         models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate(configs))
     text, hint = _difference(models, expected, configs[1].label(), within)
     if text:
-        raise Broken("equals", text + hint, has_remedy=bool(hint))
+        raise Broken("equals", f"{text}{hint}\n{_other_settings(*configs)}", has_remedy=bool(hint))
+
+
+def _other_settings(config: ExperimentConfig, reference: ExperimentConfig) -> str:
+    """Which settings of the two differ, in words: the method's fields may be what makes it another."""
+    mine, theirs = (flat(each.model_dump(mode="json")) for each in (config, reference))
+    off = (None, False, "off")  # a key that the other lacks, with a value that does nothing, is no difference
+    other = [key for key in mine if mine[key] != theirs.get(key, ...) and (key in theirs or mine[key] not in off)]
+    texts = [
+        f"{key} = {value_text(mine[key])} ({value_text(theirs[key]) if key in theirs else 'no such key'} of "
+        f"{reference.label()})"
+        for key in other
+        if key != "strategy.name"
+    ]
+    return f"settings that differ: {'; '.join(texts)}" if texts else "no setting differs, so the code does"
 
 
 _EQUALS_CHECKS = (Check(rules=("equals",), run=_equals),)

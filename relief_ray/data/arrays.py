@@ -20,7 +20,7 @@ from relief_ray.data.checks import content_digest, faults_of_all, refuse, spec_f
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import MARKER, some_of
 from relief_ray.plugins.load import STORED
-from relief_ray.support.errors import UserError, nearest, shown
+from relief_ray.support.errors import UserError, listed, nearest, shown
 from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha256_json
 
 _SPEC: Final = "dataset.json"
@@ -195,6 +195,11 @@ def _finite(
             if np.isnan(signal[own]).all():
                 lacking.setdefault(person, []).append(sensor)
                 bad[own] = False
+    if people := [person for person, sensors in lacking.items() if len(sensors) == len(columns)]:
+        found = f"NaN alone in all rows of {listed(list(map(str, people)))}"
+        raise _wrong(
+            "signals", found, "numbers of one sensor at least", "leave these people out, or read the file anew"
+        )
     if bad.any():
         row, column = np.argwhere(bad)[0]
         found = f"{int(bad.sum())} values that are NaN or infinite as float32, the first in row {row}, column "

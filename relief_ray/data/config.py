@@ -51,7 +51,7 @@ class DataConfig(SwitchedConfig):
     window_s: float | None = Field(default=None, gt=0.0, le=600.0)
     """Seconds of a window; None: the dataset's own (5.12 of the built-in ones)."""
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
-    """Seconds between the starts of neighbouring windows; of windows that were cut before, their own length."""
+    """Seconds between the starts of neighbouring windows. Windows that you cut yourself keep their own length."""
     max_filled: float = Field(default=0.5, ge=0.0, le=1.0)
     """Windows with filled-in readings in more than this share of their rows are left out; 1.0: none is."""
     num_clients: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
@@ -61,18 +61,20 @@ class DataConfig(SwitchedConfig):
     clients than people; `dirichlet`: shares of every class drawn from a Dirichlet distribution (label skew);
     `quantity`: shares of all windows drawn from one (clients differ in size). The last two mix people."""
     dirichlet_alpha: float = Field(default=0.5, gt=0.0, le=1e9)
-    """Concentration of the distribution, for both; small: skewed, large: equal shares."""
+    """Concentration of the Dirichlet distribution (`dirichlet`, `quantity`). A small value gives skewed shares,
+    a large one equal ones."""
     min_partition_size: int = Field(default=10, ge=1)
-    """Least number of training windows of a client, for both; shares are drawn again until then."""
+    """Least number of training windows of a client (`dirichlet`, `quantity`). Shares are drawn again until
+    all clients have so many."""
     self_balancing: bool = False
     """Whether a client with more than its equal share of windows gets none of the classes that follow; for `dirichlet`
     alone."""
     validation_fraction: float = Field(default=0.15, gt=0.0, le=0.5)
-    """Share of what a bout has left after its test part."""
+    """Share of a bout that validates, of what is left after its test part."""
     test_fraction: float = Field(default=0.2, gt=0.0, le=0.5)
-    """Share of a bout's length."""
+    """Share of a bout, at its end, that tests."""
     units: tuple[str, ...] = ()
-    """Body units of dsa that take part; empty: all."""
+    """Sensor units on the body that are used, for `dsa` alone; empty: all."""
     subjects: tuple[int, ...] = ()
     """The subjects that take part; empty: all."""
     max_windows_per_client: int | None = Field(default=None, ge=1)

@@ -447,11 +447,12 @@ def _require_windows(split: Split, config: DataConfig, longest_s: float, room: M
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         most = _most_clients(config, len(split.train), room)
         largest = f" (at most {most} have windows)" if most else ""
+        lower = f"lower data.num_clients{largest}, data.window_s, data.stride_s or data.test_fraction"
         raise UserError(
             f"{len(empty)} of {len(split.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
             f"{config.spec().window_s:g} s; "
-            + (gaps or f"lower data.num_clients{largest}, data.window_s, data.stride_s or data.test_fraction")
+            + (gaps or (_shorter(config, longest_s) if longest_s < config.spec().window_s else lower))
         )
     if not len(split.test) or not any(map(len, split.validation)):
         raise UserError(

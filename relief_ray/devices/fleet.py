@@ -270,7 +270,7 @@ class FleetConfig(FrozenConfig):
     num_clients: int | None = Field(default=None, ge=1)
     """Number of clients; None: as the data have them."""
     rotation: int = Field(default=0, ge=0)
-    """Number of people by which the types are shifted; types with ``people`` stay."""
+    """Number of people by which the types move on, so that other people have the slow ones; ``people`` keep theirs."""
     coupling: Literal["coupled", "independent", "inverted"] = "coupled"
     """Whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``)."""
     coupling_seed: int = Field(default=0, ge=0)

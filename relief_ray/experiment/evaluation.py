@@ -230,7 +230,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") 
         UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
-    why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+    why = why_closed(run.config, run.own_sources)
     config = parse(run.config, str(path / "run.json"), why)
     setup = as_begun(run, path, config)
     newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)

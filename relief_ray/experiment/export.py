@@ -188,7 +188,7 @@ def export_model(
     run = read_run(run_folder)
     _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
-    why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+    why = why_closed(run.config, run.own_sources)
     config = parse(run.config, str(run_folder / RUN_FILE), why)
     setup = as_begun(run, run_folder, config)
     point = load(run_folder, binding_of(setup, run), saved)

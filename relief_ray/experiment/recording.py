@@ -20,7 +20,7 @@ from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.plugins.load import digests
-from relief_ray.plugins.notebook import cells_of
+from relief_ray.plugins.parts import parts_of
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.identity import (
     cell_id,
@@ -376,7 +376,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         code_version=__version__,
         source_digest=source_digest(),
         own_sources=digests(config.modules()),
-        own_cells=cells_of(config.modules()),
+        own_parts=parts_of(config.modules()),
         machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
         engine=setup.engine,
         planning_model=config.costs.planning_time,

@@ -65,7 +65,7 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
     """
     here = {"runtime.mode": "inline", "runtime.address": None, "tracking.enabled": False, "tracking.uri": None}
     settings = [Setting(key, value) for key, value in here.items()]
-    why = why_closed(cell.config, cell.own_sources, begun_is_enough=True)
+    why = why_closed(cell.config, cell.own_sources)
     config = parse(assign(cell.config, settings), "the committed cell", why)
     use_threads(cell.machine.num_threads)
     setup = prepare(config, engine=cast(Engine, cell.engine))

@@ -53,7 +53,9 @@ class PlainBackbone(BackboneConfig):
         Raises:
             UserError: the class has no ``module`` of its own.
         """
-        raise UserError(f"class {type(self).__name__} has no module(); define one that returns an nn.Module")
+        raise UserError(
+            f"class {type(self).__name__} has no module(self, shape), expected one that returns an nn.Module; define it"
+        )
 
     def build(self, shape: InputShape, seed: int, engine: Engine = "naive") -> Backbone:
         """The backbone of the module, initialised from ``seed`` alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import sys
@@ -22,6 +23,8 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 _CONFIGURED: set[str] = set()
 # Variables of the environment that users' code has changed here while it was loaded, as they were before.
 _CHANGED: dict[str, str | None] = {}
+# Last line of a file that is made of parts of another one, which it names.
+COPY_OF = "# Copied from "
 # Files that this process imports as copies, by path, and where the user has each: there it is to be mended.
 _ORIGINALS: dict[str, str] = {}
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
@@ -85,8 +88,13 @@ def take_as_copies(originals: Mapping[str, str]) -> None:
 
 
 def original(file: str) -> str:
-    """Path of the user's own file where ``file`` is a copy that this process imports, else itself."""
-    return _ORIGINALS.get(file, file)
+    """Path of the user's own file where ``file`` is a copy that this process imports, else itself.
+
+    A part of a script says in its last line where it is from (``plugins.parts``).
+    """
+    last = linecache.getlines(file)[-1:] if Path(file).name.startswith("script_") else []
+    part_of = last[0].removeprefix(COPY_OF).strip() if last and last[0].startswith(COPY_OF) else ""
+    return part_of or _ORIGINALS.get(file, file)
 
 
 def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
@@ -160,6 +168,21 @@ def users_function(function: object) -> Callable[..., object] | None:
 def with_line(function: Callable[..., object], text: str) -> str:
     """``text``, then file, line and name of a user's function, and who has to mend it."""
     return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
+
+
+def refuse_other_arguments(function: Callable[..., object], step: str, *names: str) -> None:
+    """Check that a user's function can be called with so many arguments; ``names``: what they are.
+
+    Raises:
+        UserCodeError: it takes others; file and line are named.
+    """
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        text = f"{step} takes other arguments ({error}), expected {step}({', '.join(names)})"
+        raise UserCodeError(with_line(function, text)) from error
+    except ValueError:  # a compiled function tells nobody what it takes
+        return
 
 
 def called(function: Callable[..., T], step: str, *arguments: object) -> T:
@@ -262,7 +285,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
 
 def _is_of_library(package: str, file: str) -> bool:
     """Whether a frame's file is a library's; a compiled module names its sources, which are on no disk here."""
-    return _is_library(file) or _is_library(getattr(sys.modules.get(package), "__file__", None) or "")
+    return is_library(file) or is_library(getattr(sys.modules.get(package), "__file__", None) or "")
 
 
 def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | None:
@@ -285,7 +308,7 @@ def users_file(frame: FrameType | None, through: Iterable[str] = ()) -> str | No
 
 
 @cache
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     """Whether a file is Python's own or an installed package's, or no file at all."""
     path = Path(file)
     return file.startswith("<") or bool(INSTALLED & set(path.parts)) or any(r in path.parents for r in _PYTHON)

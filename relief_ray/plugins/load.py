@@ -1,4 +1,4 @@
-"""Methods, backbones and datasets from users' files: loaded by import path ``module:attribute``, hashed by source.
+"""Methods, backbones and datasets from users' files: loaded by import path ``module:attribute``, hashed by their code.
 
 Sources are the module's file and those that it imports from the same folder: ``import helpers`` counts where
 ``helpers.py`` is beside it; of an installed package only its own modules count.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import io
 import os
 import re
 import sys
+import tokenize
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -24,7 +27,16 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.plugins.blame import INSTALLED, PROJECT, loading, original, take_as_users, text_of, user_line
+from relief_ray.plugins.blame import (
+    INSTALLED,
+    PROJECT,
+    is_library,
+    loading,
+    original,
+    take_as_users,
+    text_of,
+    user_line,
+)
 from relief_ray.plugins.reads import noting_import
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.files import sha256_of
@@ -36,8 +48,9 @@ _NO_PLUGIN = re.compile(r"test|conftest$|setup$|__|\W")
 _MOST_NAMES = 5
 # Beginning of the name of a data set out of arrays, ``arrays:mine@SHA12``.
 STORED = "arrays:"
-# Beginning of the name of a module that is the source of a notebook's cell, ``notebook_Mine`` (``plugins.notebook``).
-PREFIX = "notebook_"
+# Beginnings of the names of modules that hold a part of a notebook or of a script (``plugins.parts``).
+NOTEBOOK, SCRIPT = "notebook_", "script_"
+PARTS = (NOTEBOOK, SCRIPT)
 # Longest name of a file that Linux takes.
 _LONGEST_NAME = 255
 # Why nothing is imported now but what this process has already; empty: all that is named.
@@ -66,8 +79,53 @@ class SourceFile:
 
     @property
     def sha256(self) -> str:
-        """Hash of its bytes."""
-        return sha256_of(self.content)
+        """Hash of what an import of it runs: of its lines without comments (``code_of``)."""
+        return sha256_of(code_of(self.content))
+
+
+@lru_cache(maxsize=256)
+def code_of(content: bytes) -> bytes:
+    """The lines of a file that count when it is imported: no comments, blank lines, or ``if __name__ == "__main__":``.
+
+    Spaces at the ends of lines go with them. A file of another encoding than UTF-8 counts as it is, and so does one
+    that Python would read otherwise without them.
+    """
+    try:
+        text = read_text(content)
+        tree = ast.parse(text)
+        lines: dict[int, str] = dict(enumerate(text.split("\n"), start=1))
+        kept = ast.Module(body=[node for node in tree.body if not is_main_block(node)], type_ignores=[])
+        for node in tree.body:
+            if node not in kept.body:
+                lines = {n: line for n, line in lines.items() if not node.lineno <= n <= (node.end_lineno or n)}
+        inside: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            (first, start), (last, _) = token.start, token.end
+            inside.update(range(first, last))  # a string of several lines keeps its blank ones, and spaces
+            if token.type == tokenize.COMMENT and first in lines:
+                lines[first] = lines[first][:start]
+        stripped = [line if n in inside else line.rstrip() for n, line in lines.items()]
+        short = "\n".join(line for n, line in zip(lines, stripped, strict=True) if line or n in inside) + "\n"
+        return short.encode() if ast.dump(ast.parse(short)) == ast.dump(kept) else content
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return content
+
+
+def read_text(content: bytes) -> str:
+    """Text of a file of Python's in UTF-8, lines ended by a newline.
+
+    Raises:
+        ValueError: it has another encoding.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    if encoding not in ("utf-8", "utf-8-sig"):
+        raise ValueError(f"encoding {encoding}, expected UTF-8; save the file in it")
+    return re.sub("\r\n?", "\n", content.decode(encoding))
+
+
+def is_main_block(node: ast.stmt) -> bool:
+    """Whether a statement is ``if __name__ == "__main__":``, which no import runs."""
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
 def is_path(name: object) -> bool:
@@ -142,8 +200,8 @@ def is_own(kind: type | FunctionType) -> bool:
 
 def path_of(kind: type | FunctionType) -> str:
     """Return the import path ``module:Name``, by which ``load`` finds it again."""
-    module, cell = importable_name(kind.__module__), f"{PREFIX}{kind.__qualname__}"
-    return f"{cell if module == '__main__' and _found(cell) else module}:{kind.__qualname__}"
+    parts = [f"{prefix}{kind.__qualname__}" for prefix in PARTS if kind.__module__ == "__main__"]
+    return f"{next(filter(_found, parts), importable_name(kind.__module__))}:{kind.__qualname__}"
 
 
 def importable_name(module: str) -> str:
@@ -263,6 +321,12 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
         ValidationError: it has no such field, or a field does not fit.
     """
     loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
+    kind = loaded if isinstance(loaded, type) else type(loaded)
+    if (own := next((c for c in kind.__mro__ if "__init__" in vars(c)), BaseModel)) is not BaseModel and is_own(own):
+        raise UserCodeError(
+            f"{key} = {values['name']!r}: class {own.__name__} has an __init__ of its own, expected fields, from which "
+            "relief_ray makes one; write `beta: float = 0.9` in the class instead"
+        )
     if isinstance(loaded, type):
         return strictly(loaded, fields)
     # Of an instance the other fields stay the objects that they are.
@@ -342,9 +406,9 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
         for place in _reachable(name if name != "__main__" else path.stem, root):
             origin = original(str(root / place))
             files[place] = SourceFile(name=place, content=(root / place).read_bytes(), origin=origin)
-            if name.startswith(PREFIX):  # what lies beside a notebook does not lie beside its cell's file
+            if name.startswith(PARTS):  # what lies beside a notebook or script does not lie beside its part
                 beside = (m for m in _imports(files[place].content, place) if m not in todo)
-                todo += [m for m in beside if any((Path.cwd() / p).is_file() for p in _places(m))]
+                todo += [m for m in beside if (file := _found(m)) is not None and not is_library(file)]
     return tuple(files[place] for place in sorted(files))
 
 
@@ -361,7 +425,7 @@ def _found(module: str) -> str | None:
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 by file, which tells versions of a user's method apart."""
+    """Return the sha256 of each file's code, which tells versions of a user's method apart."""
     return {source.name: source.sha256 for source in sources(modules)}
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from relief_ray.plugins.notebook import OwnCells
+from relief_ray.plugins.parts import OwnParts
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
@@ -434,7 +434,7 @@ _FITS = {
     "float_type": "expected a number",
     "tuple_type": "expected a list",
     "too_short": "expected at least one claim",
-    "model_type": "expected a mapping",
+    "model_type": "expected a mapping, e.g. {first: relief, second: fedavg, figure: f1}",
     "dict_type": "expected a mapping",
 }
 
@@ -491,7 +491,7 @@ class PlanFile(FrozenConfig):
         claims: those that the cells are to judge, if any.
         search: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
         stopping: how weak tries are stopped early; None: every try is trained to its end.
-        own_cells: sources out of a notebook that the cells need, by file.
+        own_parts: parts of notebooks and scripts that the cells need, by file.
         cells: the planned cells, in order of computation.
     """
 
@@ -501,7 +501,7 @@ class PlanFile(FrozenConfig):
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
-    own_cells: OwnCells = Field(default_factory=dict)
+    own_parts: OwnParts = Field(default_factory=dict)
     cells: tuple[PlannedCell, ...]
 
 

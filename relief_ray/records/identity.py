@@ -144,18 +144,17 @@ def why_closed(
     own_sources: Mapping[str, str] | None,
     *,
     here: Mapping[str, str] | None = None,
-    begun_is_enough: bool = False,
     otherwise: str | None = "",
 ) -> str:
-    """Why the code that a record names is not imported; empty where it may be.
+    """Why the code that a record names is not imported.
 
-    A right hash proves nothing by itself, since whoever sent the record wrote it too.
+    Empty where it may be: this user began a run with these settings and files on this machine, or lets the code in. A
+    right hash proves nothing by itself, since whoever sent the record wrote it too.
 
     Args:
         settings: the record's.
         own_sources: sha256 by file of the code as it has them; None: it has none.
         here: those of the files of today, by default of the modules that ``settings`` name.
-        begun_is_enough: whether it may be where this user began a run with these settings and files.
         otherwise: what to type so that other files are taken, as the end of a sentence; empty: there is nothing; None:
             they are taken.
     """
@@ -170,7 +169,7 @@ def why_closed(
         old, new = there.get(file, "nothing")[:12], here.get(file, "nothing")[:12]
         if old != new and otherwise is not None:
             return f"the record has other code in {file}: {old} there, {new} here; put that file back{otherwise}"
-    if here and (OWN_CODE.get() or (begun_is_enough and _note_of(settings, there).exists())):
+    if here and (OWN_CODE.get() or _note_of(settings, there).exists()):
         return ""
     return ONLY_A_RECORD
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.core.messages import ClientId, ClientView, EvalPlan, masked_label
-from relief_ray.plugins.blame import called, require
+from relief_ray.plugins.blame import called, refuse_other_arguments, require
 from relief_ray.plugins.load import is_path, load
 from relief_ray.records.schema import Metrics, RoundRecord
 from relief_ray.support.errors import UserError, shown
@@ -162,6 +162,7 @@ def own_metrics(paths: Sequence[str]) -> dict[str, OwnMetric]:
             raise UserError(f"{place}: found {shown(function)}, expected a function of a confusion matrix (K, K)")
         if name in METRICS or name in found or _TAKEN.fullmatch(name):
             raise UserError(f"{place}: there is a figure of the name {name!r}; give the function another, own_{name}")
+        refuse_other_arguments(function, name, "confusion")
         found[name] = function
     return found
 

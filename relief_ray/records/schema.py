@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
-from relief_ray.plugins.notebook import OwnCells
+from relief_ray.plugins.parts import OwnParts
 from relief_ray.support.errors import Cause, UserError
 from relief_ray.support.files import page, read_whole, values_in
 from relief_ray.support.frozen import FrozenConfig
@@ -353,8 +353,8 @@ class RunFacts(Record):
         data_title: one line of the dataset about itself.
         code_version: version of this package.
         source_digest: sha256 of its sources.
-        own_sources: sha256 by file of the user's own method, backbone or dataset.
-        own_cells: those of these files that are out of a notebook, with their text.
+        own_sources: sha256 of the code, by file, of the user's own method, backbone or dataset.
+        own_parts: those of these files that are parts of a notebook or script, with their text.
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: name of the time model that allocation plans with.
@@ -371,7 +371,7 @@ class RunFacts(Record):
     code_version: str
     source_digest: str
     own_sources: dict[str, str] = Field(default_factory=dict)
-    own_cells: OwnCells = Field(default_factory=dict)
+    own_parts: OwnParts = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
+from relief_ray.report.claims import Judgement, Registry, in_words, judge, scatter, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
 from relief_ray.report.figures.progress import modalities, pareto, progress, rare
 from relief_ray.report.figures.style import save, sheet
-from relief_ray.report.figures.timeline import timeline_figure
+from relief_ray.report.figures.timeline import Explain, timeline_figure
 from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
@@ -32,7 +33,13 @@ from relief_ray.report.tables.paper import (
 from relief_ray.support.errors import counted, listed, visible
 from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
+from relief_ray.support.text import typed
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MplFigure
+
+OUT = "report"
+_MOST_NAMES = 3  # of folders in the name of one
 # Pages of other commands that a report leads to where they lie in its folder.
 _BESIDE = {"data.html": "The data, by person and sensor"}
 
@@ -62,22 +69,40 @@ def write(document: Document, out: Path) -> list[Path]:
     return [out / name for name in texts if "/" not in name]
 
 
+def default_place(folders: Sequence[Path], *, is_committed: bool = False) -> Path:
+    """Where a report goes by default: ``report`` in the one folder that it is of, for committed results here.
+
+    Of several folders none is changed: the report goes here, under their names, ``report-a-b``.
+    """
+    if len(folders) == 1:
+        return Path(OUT) if is_committed else folders[0] / OUT
+    names = [folder.resolve().stem for folder in folders]
+    more = [f"and-{len(names) - _MOST_NAMES}-more"] if len(names) > _MOST_NAMES else []
+    return Path("-".join([OUT, *names[:_MOST_NAMES], *more]))
+
+
+def command_of(folders: Sequence[Path]) -> str:
+    """What one types for a report of these folders."""
+    return " ".join(["relief-ray report", *map(typed, folders)])
+
+
 def draw(figures: Sequence[Figure], folder: Path) -> dict[str, str]:
     """Write every figure as PDF and PNG; return their SVG by slug, nothing where matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         return {}
-    return {figure.slug: _draw(figure, folder) for figure in figures}
+    return {
+        figure.view(word): _draw(draw, figure.height_in, folder / figure.view(word))
+        for figure in figures
+        for word, draw in (figure.views or {"": figure.draw}).items()
+    }
 
 
-def _draw(figure: Figure, folder: Path) -> str:
-    with sheet(figure.height_in) as canvas:
-        figure.draw(canvas)
-        for suffix in (".pdf", ".png"):
-            save(canvas, folder / f"{figure.slug}{suffix}")
-    # Letters as outlines: the page looks the same where the font is not installed.
-    with sheet(figure.height_in, outlines=True) as canvas:
-        figure.draw(canvas)
-        return save(canvas, folder / f"{figure.slug}.svg").read_text(encoding="utf-8")
+def _draw(draw: Callable[[MplFigure], None], height_in: float, file: Path) -> str:
+    with sheet(height_in) as canvas:
+        draw(canvas)
+        for suffix in (".pdf", ".png", ".svg"):
+            save(canvas, file.with_suffix(suffix))
+    return file.with_suffix(".svg").read_text(encoding="utf-8")
 
 
 Named = TypeVar("Named", Table, Figure)
@@ -97,7 +122,7 @@ FIGURES = {
     "phases": phases,
     "cosine": cosine,
 }
-_FIRST = ("convergence", "rare", "pareto", "round")
+_FIRST = ("convergence", "pareto", "round")
 # Tables of a setting below everything else.
 _TABLES = {
     "all": further_table,
@@ -110,11 +135,19 @@ _TABLES = {
 }
 
 
-def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
+def build(
+    inventory: Inventory, registry: Registry = _NO_CLAIMS, *, explain: Explain | None = None, command: str = ""
+) -> Document:
     """Whole report of an inventory; ``registry``: the claims that were named before its runs.
 
-    Warnings come first, then results: a section per setting with its verdict, table and figures. What the report rests
-    on (cells, settings, programs) comes last.
+    Warnings come first, then results: a section per setting with what it says in words, its claims, table and figures.
+    Everything else is folded. What the report rests on (cells, settings, programs) comes last.
+
+    Args:
+        inventory: what was planned and computed.
+        registry: the claims.
+        explain: gives the reasons of a run's clients, for the timeline.
+        command: what one types for this report.
     """
     settings = by_setting(inventory)
     known = [e for e in settings if e.choice != "try"]
@@ -126,8 +159,8 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     for number, (comparison, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
         # Of many settings the first stands open; the others, which are as long, are a click away.
         is_folded = number > 1 and len(known) > _MOST_OPEN
-        sections += _setting(comparison, f"e{number}", judgement, known, is_folded, bool(registry.files))
-    absent, is_long = gaps(inventory), len(settings) > _MOST_OPEN
+        sections += _setting(comparison, f"e{number}", judgement, known, is_folded, bool(registry.files), explain)
+    absent = gaps(inventory)
     sections += [
         *(
             _section(e.title, f"s{number}", [_called(f"search-{number}", search_table(e))], is_folded=True)
@@ -135,7 +168,7 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
         ),
         _section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
         _section("Gaps", "gaps", [absent], is_folded=_has_many_rows(absent)),
-        _section("What this rests on", "overview", overview(inventory, settings), is_folded=is_long),
+        _section("What this rests on", "overview", overview(inventory, settings), is_folded=True),
     ]
     names = dict.fromkeys(e.data_title for e in settings if e.dataset)
     return Document(
@@ -143,6 +176,7 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
         lead=lead(inventory, settings),
         sections=tuple(section for section in sections if section.blocks),
         footer=footer(inventory.done),
+        command=command,
     )
 
 
@@ -203,34 +237,36 @@ def _setting(
     known: Sequence[Comparison],
     is_folded: bool,
     is_named: bool,
+    explain: Explain | None,
 ) -> list[Section]:
-    """Verdict, table and figures of a setting, then what explains them; each part that has something to show."""
+    """What a setting says, its claims, table and figures, then what explains them; all that has something to show."""
     is_several = len(comparison.rows) > 1
     verdict = _notice(["No cell of this setting is done."])
     if comparison.runs:
-        verdict = _notice(last_lines(comparison, judgement, is_named=is_named) if is_several else (), "info")
+        verdict = _notice(in_words(comparison, judgement, is_named=is_named) if is_several else (), "info")
     # A setting with another fleet is drawn where no setting with the usual one is there.
     is_drawn = comparison.runs and (comparison.is_drawn or not any(e.is_drawn for e in known))
+    makers: dict[str, Callable[[Comparison], Figure | None]] = {**FIGURES}
+    makers["round"] = partial(timeline_figure, explain=explain)
     drawings = {
-        name: _called(f"{slug}-{name}", make(comparison)) if is_drawn else None for name, make in FIGURES.items()
+        name: _called(f"{slug}-{name}", make(comparison)) if is_drawn else None for name, make in makers.items()
     }
-    claims: list[Block | None] = []
-    if judgement is not None:
-        claims = [_called(f"{slug}-verdicts", verdict_table(judgement)), scatter(judgement)]
+    claims = None if judgement is None else _called(f"{slug}-verdicts", verdict_table(judgement))
     data = data_tables(comparison, slug)
     surprises = [*rare_alone(comparison), *directions(comparison, read_paper())] if is_several else []
     # What marks rows is explained below their table.
     told = [line for line in (remarks(comparison) if comparison.runs else ()) if not line.startswith(STAND_IN)]
     tables = [_called(f"{slug}-{name}", make(comparison)) for name, make in _TABLES.items()]
     shown: list[tuple[str, str, Sequence[Block | None], bool]] = [
-        ("Claims", "claims", claims, False),
-        ("What surprised", "odd", [_sentences(surprises)], False),
+        ("What surprised", "odd", [_sentences(surprises)], True),
+        ("Scatter of the claims' pairs", "claims", [scatter(judgement)] if judgement is not None else [], True),
         ("Remarks", "remarks", [_sentences(told)], True),
-        ("Data and clients", "data", data, _has_many_rows(*data)),
+        ("Data and clients", "data", data, True),
         ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST], True),
         ("More tables", "tables", tables, True),
     ]
-    first = [verdict, _called(f"{slug}-main", main_table(comparison, known)), *(drawings[name] for name in _FIRST)]
+    table = _called(f"{slug}-main", main_table(comparison, known))
+    first: list[Block | None] = [verdict, claims, table, *(drawings[name] for name in _FIRST)]
     return [
         _section(comparison.title, slug, first, is_folded=is_folded),
         *(

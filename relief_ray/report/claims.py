@@ -12,6 +12,7 @@ whole replicates are tested instead.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.records.identity import flat
 from relief_ray.report.comparison import Comparison, pairs, scored
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.remarks import headline
+from relief_ray.report.remarks import headline, headlines
 from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import (
     Config,
@@ -253,13 +254,11 @@ def last_lines(
     It comes in the parts that a reader looks at one by one: a line per verdict; one without claims. ``is_named``:
     claims were named, and none of them is about these runs.
     """
-    synthetic = "SYNTHETIC data: nothing follows for methods."
-    mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
+    mark = () if comparison.is_real else (_SYNTHETIC,)
     told = tuple(filter(None, [headline(comparison)]))
     if judgement is None:
-        why = "no claim is about these runs" if is_named else "no claim was named before these runs"
-        none = (f"Described, not tested: {why}.",)
-        return (" ".join([*mark, *problems, *told, *(() if problems else none)]),)
+        none = () if problems else (_untested(is_named=is_named),)
+        return (" ".join([*mark, *problems, *told, *none]),)
     parts, name = [], "p" if judgement.num_claims == 1 else "adjusted p"
     for verdict in _ORDER:
         if shown := [_worded(judged, name) for judged in judgement.claims if judged.verdict == verdict]:
@@ -269,6 +268,27 @@ def last_lines(
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     return (" ".join([*mark, head]), *(f"{p};" for p in parts[:-1]), f"{parts[-1]}.", *unlike, *problems, *told)
+
+
+_SYNTHETIC = "SYNTHETIC data: nothing follows for methods."
+
+
+def _untested(*, is_named: bool) -> str:
+    why = "no claim is about these runs" if is_named else "no claim was named before these runs"
+    return f"Described, not tested: {why}."
+
+
+def in_words(comparison: Comparison, judgement: Judgement | None, *, is_named: bool) -> tuple[str, ...]:
+    """What the runs say, a line per method, and how many claims they support: for a page that has the claims' table."""
+    mark = () if comparison.is_real else (_SYNTHETIC,)
+    if judgement is None:
+        return (*mark, *headlines(comparison), _untested(is_named=is_named))
+    number = Counter(judged.verdict for judged in judgement.claims)
+    counts = listed(f"{number[verdict]} {verdict}" for verdict in _ORDER if number[verdict])
+    is_one = len(judgement.claims) == 1
+    were = "claim was" if is_one else "claims were"
+    named = f"{len(judgement.claims)} {were} named before the first run: {counts}."
+    return (*mark, *headlines(comparison), named)
 
 
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)

@@ -58,7 +58,7 @@ from relief_ray.report.runs import (
     split_name,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
-from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
+from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, by_registry, method_name
 from relief_ray.support.errors import UserError, listed
 
 if TYPE_CHECKING:
@@ -511,6 +511,13 @@ def paired_gain(scores: DataFrame) -> Paired | None:
 def is_own_method(label: str) -> bool:
     """True for a method that is no preset: a user's own, or a variant of a preset."""
     return label not in _PRESET_LABELS
+
+
+def interest(label: str) -> int:
+    """How early a method is drawn or described, 0 first: FedAvg and RELIEF, a user's own, levels of FedAvg, others."""
+    if label in (REFERENCE, PROPOSED):
+        return 0
+    return (2 if label.startswith(f"{REFERENCE} (") else 1) if is_own_method(label) else 3
 
 
 def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:

@@ -33,6 +33,14 @@ class Figure:
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Number]]
     slug: str = ""
+    views: Mapping[str, Callable[[MplFigure], None]] = field(default_factory=dict)
+    """The same over each of several quantities, by the words of a switch; the first one is ``draw``."""
+    answers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What a click on a part of the drawing shows, by the part's id: a heading, and plain text."""
+
+    def view(self, word: str) -> str:
+        """Name of the files of one of ``views``; the first has the figure's own."""
+        return self.slug if word == next(iter(self.views), word) else f"{self.slug}-{word.lower()}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +75,7 @@ class Document:
 
     Attributes:
         beside: pages in its folder that it leads to, by their files' names.
+        command: what one types for it; empty where that is not known.
     """
 
     title: str
@@ -74,6 +83,7 @@ class Document:
     sections: tuple[Section, ...]
     footer: str
     beside: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -15,7 +15,7 @@ from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
 from relief_ray.records.schema import PARTLY, VERIFIED
-from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
+from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import Loaded, grouped, has_folds, split_name
@@ -372,19 +372,23 @@ _MOSTLY_LINK = 90.0
 def featured(comparison: Comparison) -> list[MethodResult]:
     """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
     rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
-    first = [r for r in rows if r.label == PROPOSED or is_own_method(r.label)]
-    first.sort(key=lambda row: row.label.startswith(f"{REFERENCE} ("))
+    first = sorted((r for r in rows if interest(r.label) < 3), key=lambda row: interest(row.label))
     return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
 
 
 def headline(comparison: Comparison) -> str:
-    """Sentences on the featured methods beside FedAvg: speed and joules, F1 after the same time and as many rounds.
+    """``headlines`` as one text."""
+    return " ".join(headlines(comparison))
+
+
+def headlines(comparison: Comparison) -> list[str]:
+    """What each featured method is beside FedAvg: speed and joules, F1 after the same time and as many rounds.
 
     Speed is arithmetic on a clock; nothing is tested here. Empty without paired runs.
     """
-    parts = [text for row in featured(comparison) if (text := _beside(comparison, row))]
+    parts = [f"{text}." for row in featured(comparison) if (text := _beside(comparison, row))]
     kind = "With measured speeds" if comparison.clock == "measured" else "Simulated"
-    return f"{kind}: {'. '.join(parts)}." if parts else ""
+    return [f"{kind}: {parts[0]}", *parts[1:]] if parts else []
 
 
 def _beside(comparison: Comparison, row: MethodResult) -> str:

@@ -48,7 +48,7 @@ class ServerConfig(SwitchedConfig):
     beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
     """Decay ``c`` of the squares in ``fedadam`` and ``fedyogi``."""
     tau: float = Field(default=1e-3, gt=0.0)
-    """Constant ``t`` of these two, which bounds the step of a value that hardly changes."""
+    """Constant ``t`` of `fedadam` and `fedyogi`. It bounds the step of a value that hardly changes."""
 
     @property
     def rate(self) -> float:

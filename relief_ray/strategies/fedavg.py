@@ -22,7 +22,7 @@ from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.federated import Insight, PlannedRun, RoundContext, RoundVoid, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, ParamGroup, Params
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Json, Reduced, ServerState, WeightedSum
-from relief_ray.plugins.blame import require
+from relief_ray.plugins.blame import refuse_other_arguments, require
 from relief_ray.plugins.contract import held
 from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import apply_parts, by_task, one_bucket
@@ -99,6 +99,9 @@ class FedAvg(StrategyConfig):
                 raise UserError(
                     f"class {kind.__name__}: {name} is called by nobody{meant}; rename it, or begin it with _"
                 )
+        for name, arguments in _HOOKS.items():
+            if getattr(kind, name) is not getattr(FedAvg, name):
+                refuse_other_arguments(getattr(self, name), name, *arguments)
         is_plain = kind.client_loss is FedAvg.client_loss  # whose loss the engines know
         return Strategy(
             name=kind.__name__ if is_own(kind) else self.name,
@@ -110,7 +113,13 @@ class FedAvg(StrategyConfig):
         )
 
 
-_HOOKS = ("weight", "train", "client_loss", "server_step")
+# Functions of a class, and what each is called with.
+_HOOKS: Mapping[str, Sequence[str]] = {
+    "weight": ("client", "fleet"),
+    "train": ("client", "groups"),
+    "client_loss": ("step",),
+    "server_step": ("mean", "memory"),
+}
 PRESETS = {"fedavg": Preset(FedAvg())}
 
 

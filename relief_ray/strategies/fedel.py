@@ -57,7 +57,7 @@ class FedEL(StrategyConfig):
     t_th_s: float | None = Field(default=None, gt=0.0)
     """Time budget T_th of a round, in seconds."""
     speedup: float | None = Field(default=None, gt=0.0)
-    """T_th is FedAvg's slowest round over this, link included: a fit."""
+    """Divisor that gives T_th from FedAvg's slowest round, link included. It is fitted to a speedup."""
     beta: float = Field(default=0.6, ge=0.0, le=1.0)
     """Weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1."""
     cull: bool = True

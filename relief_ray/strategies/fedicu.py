@@ -214,7 +214,7 @@ class FedICU(StrategyConfig):
     freeze_unimportant: bool = False
     """Whether the groups that were least important in the last round are left untrained."""
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
-    """Share of the parameters that is left untrained so, about."""
+    """Approximate share of the parameters that `freeze_unimportant` leaves untrained."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

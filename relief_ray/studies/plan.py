@@ -19,7 +19,7 @@ from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
-from relief_ray.plugins.notebook import cells_of
+from relief_ray.plugins.parts import parts_of
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     PLAN_FILE,
@@ -157,7 +157,7 @@ class Plan:
         claims: those that the plan on disk has.
         search: how tries that a sampler suggests go on; None: all are listed.
         stopping: rule that stops weak tries early; None: all run to their end.
-        own_cells: sources out of a notebook that the plan on disk has, by file.
+        own_parts: parts of notebooks and scripts that the plan on disk has, by file.
     """
 
     kind: KindName
@@ -169,7 +169,7 @@ class Plan:
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
-    own_cells: Mapping[str, str] = field(default_factory=dict)
+    own_parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_grid(self) -> bool:
@@ -331,9 +331,9 @@ class Plan:
         if self.search is not None:
             note_begun(self.search.model_dump(mode="json"), self.search.sources)
         claims = register_claims(self.out, self.claims_file, earlier.claims or self.claims, begun=begun, now=now())
-        own = cells_of(module for cell in self.cells for module in cell.config.modules())
+        own = parts_of(module for cell in self.cells for module in cell.config.modules())
         facts = {k: getattr(self, k) for k in PlanFile.model_fields}
-        facts |= {"cells": rows, "claims": claims, "own_cells": {**earlier.own_cells, **own}}
+        facts |= {"cells": rows, "claims": claims, "own_parts": {**earlier.own_parts, **own}}
         write_plan_file(path, PlanFile(**facts))
         if not self.is_grid:
             return replace(self, claims=claims)
@@ -450,7 +450,7 @@ def _why(settings: Mapping[str, JsonValue], place: Path, folder: Path, *, other_
     ways = f"--rerun-stale (the old run is kept), or take it as it is with `{resumed(folder, 'other_code')}`"
     otherwise = None if other_code else f", compute it again with {ways}"
     there = None if run is None else run.own_sources
-    return why_closed(settings, there, begun_is_enough=True, otherwise=otherwise)
+    return why_closed(settings, there, otherwise=otherwise)
 
 
 def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:

@@ -6,7 +6,7 @@ The method gives the reasons (``Insight.explain``); this module adds the client'
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from relief_ray.plugins.load import is_own
 from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.studies.what_if import recorded_model
 from relief_ray.support.errors import UserError, counted, listed
@@ -63,6 +64,37 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
     ledger = read_rounds(folder, run)
     _check(setup, ledger.numbers, folder, round_, client)
     rounds = {record.round: record for record in ledger.where(lambda number: number in (round_ - 1, round_))}
+    return _reasons(folder, run, setup, rounds, round_, client, width, shown)
+
+
+def reasons_of(loaded: Loaded, round_: int, clients: Sequence[int]) -> Mapping[int, str]:
+    """The reasons of some clients of a run that was loaded, in words, for a report; none where it has none to give.
+
+    That is so of a method that leaves nothing to explain, of a committed cell, and of a run whose folder or code is
+    not here any more.
+    """
+    if loaded.committed is not None or loaded.label not in PRESETS or not PRESETS[loaded.label].explains:
+        return {}
+    folder, rounds = Path(loaded.where), {record.round: record for record in loaded.rounds[-2:]}
+    try:
+        run, setup = recorded_model(folder)
+        return {
+            client: _reasons(folder, run, setup, rounds, round_, client, _WIDTH, folder.name).text for client in clients
+        }
+    except UserError:
+        return {}
+
+
+def _reasons(
+    folder: Path,
+    run: RunRecord,
+    setup: Planned,
+    rounds: dict[int, RoundRecord],
+    round_: int,
+    client: int,
+    width: int,
+    shown: str,
+) -> Reasons:
     reasons = _explain(setup, rounds, round_, client)
     facts: dict[str, object] = {"run": str(folder), "round": round_}
     if reasons.summary:

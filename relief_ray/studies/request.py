@@ -26,7 +26,7 @@ from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import import_path, importable_name, is_own, is_stored, path_of
-from relief_ray.plugins.notebook import cell_module
+from relief_ray.plugins.parts import part_module
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
@@ -149,9 +149,13 @@ def _backbone_value(given: BackboneLike) -> object:
     if isinstance(given, BackboneConfig):
         name = _class_path(type(given), "backbone") if is_own(type(given)) else backbone_name(given)
         return {**given.model_dump(mode="json"), "name": name}
+    is_module = any(
+        each.__module__.startswith("torch.nn") for each in (given if isinstance(given, type) else type(given)).__mro__
+    )
+    fix = "; return the module from a class of yours: class Mine(rr.PlainBackbone): def module(self, shape): return .."
     raise UserError(
         f"backbone: found {_described(given)}; expected a name ('cnn'), an import path ('my_module:MyBackbone') or a "
-        "BackboneConfig (class or instance)"
+        f"BackboneConfig (class or instance){fix if is_module else ''}"
     )
 
 
@@ -220,16 +224,16 @@ def _class_path(kind: type | FunctionType, key: str) -> str:
 
 
 def _module_path(module: ModuleType, name: str, key: str) -> str:
-    """Name by which the module is imported again: of the script that runs, that of its file; of a notebook, its cell's.
+    """Name by which the module is imported again: of a script that runs and of a notebook, of what ``name`` needs.
 
     Raises:
         UserError: it has no file, and no cell of a notebook defines it.
     """
+    if module.__name__ == "__main__" and (part := part_module(name, key)):
+        return part
     path = importable_name(module.__name__)
     if path != "__main__":
         return path
-    if cell := cell_module(name, key):
-        return cell
     raise UserError(
         f"{key}: {name} is defined at a prompt, so its records could not be resumed or reproduced; put it into a file, "
         f"my_{key}.py, and import it: `from my_{key} import {name}`"
@@ -447,8 +451,8 @@ def _whole(given: object) -> object:
 def _sections(settings: Values) -> Iterator[Setting]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
-        if key == "data" and isinstance(value, str | Loader | DatasetSpec):
-            yield Setting("data.name", data_name(value))
+        if key == "data" and not isinstance(value, Mapping):
+            yield Setting("data.name", data_name(cast("str | Loader | DatasetSpec", value)))
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
         elif key == "metrics":

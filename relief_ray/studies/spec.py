@@ -32,6 +32,7 @@ from relief_ray.support.errors import (
     UserError,
     clipped,
     counted,
+    for_method,
     keywords,
     listed,
     nearest,
@@ -742,7 +743,7 @@ def _refuse_other_methods_fields(settings: Sequence[Setting], label: str, spec: 
             varied = f"{kind.__name__}({rest}={setting.value})"
             way = f"write CHANGED = {varied} in a file of yours, and name it: --strategies {others},my_file:CHANGED"
             if keywords() is not None:
-                way = f"strategies=[.., {{'name': {havers[0]!r}, {rest!r}: {setting.value!r}}}]"
+                way = f"strategies=[.., {for_method(havers[0], {rest: setting.value})}]"
             raise UserError(
                 f"{setting}: {label} has no {key!r}, only {listed(havers)}; a setting of the strategy goes to every "
                 f"method of the run. Give the one method alone another value: {way}"
@@ -814,6 +815,9 @@ def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> Experim
     values = assign({"strategy": {"name": point.method}}, starmap(Setting, point.settings.items()))
     source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
     where = f"{clipped(source)} ({clipped(point.method)})"
+    own = next((level.settings for level in spec.own.get(point.method, ()) if level.name == point.own), {})
+    if own and keywords() is not None:
+        where = f"strategies={for_method(point.method, {k.partition('.')[2]: v for k, v in own.items()})}"
     config = parse(assign(values, settings), f"grid {where}" if spec.kind == "grid" else where)
     if config.data.partition == "subject" or "seed" in config.data.model_fields_set:
         return config

@@ -18,7 +18,7 @@ from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.build import FIGURES, build, write
+from relief_ray.report.build import FIGURES, build, command_of, default_place, write
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_lines, registry_of, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.figures.devices import allocation
@@ -32,7 +32,7 @@ from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import lead_table
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.reasons import Reasons, reasons_for
+from relief_ray.studies.reasons import Reasons, reasons_for, reasons_of
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 from relief_ray.support.files import write_atomic
@@ -276,7 +276,7 @@ class Run:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
         run = self.record
-        why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+        why = why_closed(run.config, run.own_sources)
         return parse(run.config, self._loaded.where, why)
 
     @property
@@ -596,14 +596,16 @@ class Study:
         """Write the whole report (HTML, Markdown, tables as CSV and LaTeX, figures) and return the page ``index.html``.
 
         Args:
-            folder: where; None: ``report`` in the study's folder, of several in the first.
+            folder: where; None: ``report`` in the study's folder, of several ``report-a-b`` in the current one.
 
         Raises:
             UserError: the folder cannot be written.
         """
         home = self.folder if self.folder.is_dir() else self.folder.parent
-        place = home / "report" if folder is None else Path(folder)
-        write(build(self._inventory, registry_of(self.folders)), place)
+        folders = [home] if len(self.folders) == 1 else self.folders
+        place = default_place(folders) if folder is None else Path(folder)
+        command = command_of(self.folders)
+        write(build(self._inventory, registry_of(self.folders), explain=reasons_of, command=command), place)
         return place / "index.html"
 
     def run(

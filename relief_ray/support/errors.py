@@ -112,6 +112,16 @@ def as_keyword(path: str, value: object) -> str:
     return f"{section}={{{rest!r}: {_in_python(value)}}}" if rest else f"{section}={_in_python(value)}"
 
 
+def for_method(name: str, fields: Mapping[str, object]) -> str:
+    """Fields of one method as its user writes them: ``{'name': 'relief', 'cover': True}`` in Python.
+
+    Else ``--set strategy.cover=true``, which goes to every method of a command.
+    """
+    if _KEYWORDS.get() is None:
+        return " ".join(str(Setting(f"strategy.{field}", value)) for field, value in fields.items())
+    return "{" + ", ".join(f"{key!r}: {_in_python(value)}" for key, value in {"name": name, **fields}.items()) + "}"
+
+
 def _in_python(value: object) -> str:
     if isinstance(value, range):
         return f"range({value.stop})"

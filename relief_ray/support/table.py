@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import zip_longest
@@ -20,7 +20,7 @@ from typing import Literal
 from relief_ray.support.errors import listed, visible
 
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
-Tone = Literal["", "gap", "good", "bad", "warn", "info"]
+Tone = Literal["", "gap", "good", "bad", "warn", "info", "best"]
 Number = float | int | str | None
 NONE = "-"
 MINUS = "\N{MINUS SIGN}"
@@ -167,6 +167,29 @@ class Table:
         """The row names and some of the other columns."""
         rows = tuple(replace(row, cells=tuple(row.cells[i] for i in columns)) for row in self.rows)
         return replace(self, head=(self.head[0], *(self.head[1 + i] for i in columns)), rows=rows)
+
+    def with_best(self, least: Collection[str] = (), most: Collection[str] = ()) -> Table:
+        """The cells with the best mean of their column set in bold: the least or the most, pale rows aside."""
+
+        def is_best(head: str, i: int, cell: Cell) -> bool:
+            known = (row.cells[i].numbers.get("mean") for row in self.rows if not row.faint)
+            means = [number for number in known if isinstance(number, float)]
+            best = (min if head in least else max)(means, default=None)
+            texts = {row.cells[i].text for row in self.rows if row.cells[i].numbers.get("mean") == best}
+            is_asked = head in least or head in most
+            return is_asked and len(set(means)) > 1 and not cell.tone and cell.text in texts
+
+        rows = (
+            replace(
+                row,
+                cells=tuple(
+                    replace(cell, tone="best") if not row.faint and is_best(head, i, cell) else cell
+                    for i, (head, cell) in enumerate(zip(self.head[1:], row.cells, strict=True))
+                ),
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(rows))
 
     def without_blanks(self) -> Table:
         """The columns in which a row has more than a dash."""
@@ -330,7 +353,8 @@ def _tooltip(text: str) -> str:
 
 
 def _chip(origin: Origin | None) -> str:
-    return f"<span class='origin {origin.lower()}'>{origin}</span>" if origin else ""
+    """The mark of an exception: what bears none was measured."""
+    return f"<span class='origin {origin.lower()}'>{origin}</span>" if origin and origin != "measured" else ""
 
 
 def _html_row(row: Row, origins: Sequence[Origin | None]) -> str:
@@ -355,4 +379,5 @@ def _stacked(above: str, below: str, side: str = "r") -> str:
 
 
 def _latex_cell(cell: Cell, usual: Origin | None) -> str:
-    return _stacked(_with_origin(cell, usual), cell.below)
+    text = _stacked(_with_origin(cell, usual), cell.below)
+    return f"\\textbf{{{text}}}" if cell.tone == "best" else text

@@ -40,9 +40,9 @@ class TrainingConfig(SwitchedConfig):
     momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Momentum ``b`` of ``sgd``."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """Factor ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``."""
+    """Factor ``l`` of weight decay. It is an L2 penalty with ``adam`` and ``sgd``, and decoupled with ``adamw``."""
     clip_norm: float | None = Field(default=None, gt=0.0)
-    """Largest norm of a client's gradient over all that it trains; longer ones are scaled to it."""
+    """Largest norm of a client's gradient over all values that it trains. A longer gradient is scaled down to it."""
     schedule: ScheduleName = "constant"
     """How the learning rate falls over the rounds (docs/optimizers.md)."""
     schedule_end: float = Field(default=0.0, ge=0.0, le=1.0)

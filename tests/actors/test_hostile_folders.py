@@ -23,6 +23,7 @@ import typer
 
 from actors.cli.main import app
 from actors.terminal.exit_codes import EXIT_CODES
+from relief_ray.plugins.load import code_of
 from tests.actors.conftest import SMALL, Invoke
 from tests.sealed import change_rounds, page, put_page, put_run
 
@@ -178,7 +179,7 @@ def plug_in(section: str, key: str) -> Change:
     def change(study: Path, outside: Path) -> None:
         source = PLUG_IN.format(mark=str(outside / "imported")).encode()
         (study.parent / "evil.py").write_bytes(source)
-        own_sources = {"evil.py": hashlib.sha256(source).hexdigest()}
+        own_sources = {"evil.py": hashlib.sha256(code_of(source)).hexdigest()}
         config = page(run_of(study) / "run.json")["config"][section] | {key: "evil:Mine"}
         with_run(config={section: config}, own_sources=own_sources)(study, outside)
         shared = page(study / "committed" / "cells.json")

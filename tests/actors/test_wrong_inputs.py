@@ -98,6 +98,10 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
         ("data.num_clients = 1000000000: expected a whole", "at most 1e+06"),
     ),
     ("run quick --set data.num_clients=300", ("have no training window", "lower data.num_clients (at most 56 have")),
+    (
+        "run quick --set data.window_s=500",
+        ("have no training window", "the longest stretch (bout) has", "data.window_s="),
+    ),
     ("grid mygrd.py", ("'mygrd.py': no such file", "expected Python with a function grid()")),
     ("run quick --set data.stride_s=0", ("data.stride_s = 0: expected a number, above 0", "e.g.")),
     ("run quick --set data.window_s=1e9", ("data.window_s = 1000000000.0: expected a number, above 0, at most 600",)),

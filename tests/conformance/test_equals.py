@@ -63,6 +63,8 @@ def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     assert code == 0 and text.startswith("fedprox with mu=0 against fedavg\n") and "fedprox: keeps 1 rule" in text
     code, text = conformance("fedprox", "--equals", "fedavg", "--set", "strategy.mu=0.1", "--set", "rounds=1")
     assert code == 1 and "BROKEN" in text and "round 1: 11 of 11 groups differ from fedavg's" in text
+    said = " ".join(text.split())
+    assert "settings that differ: strategy.mu = 0.1 (no such key of fedavg) fix:" in said, said
 
 
 @pytest.mark.ci
@@ -83,6 +85,7 @@ def test_a_method_of_the_user_s(write):
 def test_settings_of_the_problem_are_both_methods():
     code, text = conformance("fedprox", "--equals", "fedprox", "--set", "mu=0.5", "--set", "rounds=1")
     assert code == 1 and "differ from fedprox's" in text, "mu is the method's alone"
+    assert "settings that differ: strategy.mu = 0.5 (0.01 of fedprox)" in " ".join(text.split()), text
     assert conformance("fedavg", "--equals", "central", "--set", "backbone.fusion=5", "--set", "rounds=1")[0] == 1
 
 

@@ -144,7 +144,9 @@ def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_chang
     assert run.strategy == f"{module}:Mine" and other_program(run) is None
     drive(config, tmp_path / "run", should_stop=after_rounds(1))
     text = Path(f"{module}.py").read_text()
-    Path(f"{module}.py").write_text(text + "# another remark\n")
+    Path(f"{module}.py").write_text(text + "\n# another remark\n")
+    assert other_program(run) is None
+    Path(f"{module}.py").write_text(text + "\nANOTHER = 1\n")
     with pytest.raises(UserError, match=rf"begun by another program \({module}\.py [0-9a-f]{{12}} there, .* here"):
         reopen(tmp_path / "run")
     Path(f"{module}.py").write_text(text)

@@ -121,7 +121,7 @@ def test_a_records_metric_is_somebody_elses_code(write, tmp_path):
     assert "--own-code" in why_closed(config, None)
     drive(of(name, rounds=1), tmp_path / "run")
     run = read_run(tmp_path / "run")
-    Path(f"{name}.py").write_text(KAPPA + "\n# changed\n")
+    Path(f"{name}.py").write_text(KAPPA + "\nCHANGED = 1\n")
     assert changed_files(run) == (f"{name}.py",) and f"{name}.py" in other_program(run)
 
 

@@ -10,6 +10,7 @@ from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.strategies.relief.strategy import allocate, fleet_loads, further_slot, rounded_up
+from relief_ray.support.errors import in_python
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
 from tests.toy import LinearPlanner
@@ -75,7 +76,11 @@ def test_a_run_says_it_in_its_record_and_the_advice_helps(run_cache):
     assert f"T* = {deadline_s(setup):.4g} s" in warning and f"clock {setup.config.costs.planning_time}" in warning
     assert run_record(setup).warnings == (warning,)
     assert further(setup.config.strategy, context_of(setup, 1)) == []
-    advised = float(warning.split("strategy.deadline_s=")[1].split()[0])
+    advised = float(warning.split("--set strategy.deadline_s=")[1].split()[0])
+    assert "--set strategy.cover=true" in warning
+    with in_python():
+        (said,) = prepare(setup.config).warnings
+    assert f"{{'name': 'relief', 'deadline_s': {advised}}}" in said and "{'name': 'relief', 'cover': True}" in said
     helped = prepare(config_of("relief", strategy={"name": "relief", "deadline_s": advised}))
     assert helped.warnings == () and further(helped.config.strategy, context_of(helped, 1))
     paper = {"strategy": "relief", "costs": {"planning_time": "flop_proportional"}}

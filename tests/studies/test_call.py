@@ -169,7 +169,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"rounds": True}, "rounds=True: expected a whole number"),
         ("demo", {"strategies": [rr.StrategyConfig]}, r"class StrategyConfig has no build\(\); define one"),
         ("demo", {"rounds": 0}, "rounds = 0: expected a whole number, at least 1"),
-        ("demo", {"settings": {"data": 3}}, "data = 3"),
+        ("demo", {"settings": {"data": 3}}, "data: found int 3; expected the name of a data set"),
         ("demo", {"settings": {"backbone": 3}}, "backbone: found int 3; expected a name"),
         ("demo", {"set": {"training.epochs": object}}, "training.epochs"),
     ],

@@ -134,7 +134,7 @@ def test_a_users_clock_is_read_back_and_charges_the_other_fleet(write, run_cache
         ]
     assert other_program(loaded.run) is None
     (file,) = loaded.run.own_sources
-    Path(file).write_text(CLOCK + "# another version\n")
+    Path(file).write_text(CLOCK + "ANOTHER = 1\n")
     assert file in str(other_program(loaded.run)), "a changed clock is another program, as a changed method is"
 
 

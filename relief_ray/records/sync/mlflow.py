@@ -341,6 +341,8 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
         if copy.failed(error):
             other = "expected a store without other values under this run; name another with --uri"
             remedy = f"{other}, or delete that run in it"
+        if "unsupported URI" in str(error):
+            remedy = "expected an address such as http://HOST:5000 or sqlite:///mlflow.db; type it anew"
         raise UserError(
             f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {remedy}, and sync again"
         ) from error

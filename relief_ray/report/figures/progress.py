@@ -5,32 +5,37 @@ The sensors one at a time are the paper's Fig. 6, the curves its Fig. 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     FAINT,
-    Style,
+    INK,
     all_styles,
     drawn,
     footnote,
     left_out,
     legend_in,
+    name_ends,
     panels,
+    part_of,
     percent_axis,
     plain_axes,
     save,
     sheet,
     top_legend,
 )
-from relief_ray.report.remarks import mark, own_models, span_text
+from relief_ray.report.remarks import own_models, span_text
 from relief_ray.report.results import MIB
-from relief_ray.report.runs import split_name
+from relief_ray.report.statistics import Paired
+from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import listed
+from relief_ray.support.table import MINUS
 from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
@@ -39,13 +44,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 COSTS = ["time_s", "energy_j", "bytes_up"]
-_HEIGHT_IN = 2.35
-_HEADING_IN = 0.2
-_BELOW_IN = 0.552
+# Inches: curves or points, the differences below them, a row of these, the axis below, the axis at the left, a letter.
+_HEIGHT_IN, _GAINS_IN, _ROW_IN, _BELOW_IN, _LEFT_IN, _LETTER_IN = 3.1, 0.55, 0.17, 0.552, 0.5, 0.066
+# Where the differences begin, as a share of the width: their words stand left of it.
+_GAINS_LEFT = 0.5
 _MIN_POINTS = 4
 _MOST_MARKERS = 12
-# Inches over which the bars of methods of equal cost are moved apart: about a marker.
-_BARS_IN = 0.08
 # Label of the axis by the score's column.
 _SCORES = {"f1_percent": "macro-F1, %", "f1_rare_percent": "rare-modality F1, %"}
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
@@ -79,41 +83,31 @@ def _whole_bytes(frame: DataFrame) -> DataFrame:
 
 
 def curves(comparison: Comparison, path: Path) -> Path:
-    """Write the figure of `compare` and, beside it, ``<name>.csv``.
+    """Write the figure of `compare`, F1 over rounds, and beside it, ``<name>.csv``.
 
     Bounds and methods beyond the sixth are in the CSV alone.
 
     Raises:
         UserError: matplotlib is missing, or an unknown file suffix.
     """
-    first, points = comparison.runs[0], curve_points(comparison)
-    name = f"{mark(first)}{first.data_title}, {split_name(first.text('data.split'))}"
-    with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
-        _draw_curves(figure, comparison, points, heading=name + _bands(comparison, drawn(comparison, {*points.method})))
+    points = curve_points(comparison)
+    methods = drawn(comparison, {*points.method})
+    with sheet(_height_in(len(_gains(comparison, methods, _SEEN[0], "f1_percent")))) as figure:
+        _draw_view(figure, comparison, points, "f1_percent", _SEEN[0])
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
     _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
-def _bands(comparison: Comparison, methods: Sequence[str]) -> str:
-    """Half-sentence on means and bands; empty where every method has one run."""
-    numbers = [len(comparison.runs_of(label)) for label in methods]
-    if max(numbers, default=0) < 2:
-        return ""
-    return f"; mean of {span_text(numbers, 0)} runs, bands: ± sample standard deviation"
-
-
 def progress(comparison: Comparison) -> Figure | None:
     """Fig. 5 of the paper (convergence), and the same against what was spent."""
-    lead = "F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet"
-    return _curves(comparison, "f1_percent", lead)
+    return _curves(comparison, "f1_percent", "F1 on the way")
 
 
 def rare(comparison: Comparison) -> Figure | None:
     """Convergence of the F1 with the rare sensors alone; None where it was not recorded round by round."""
-    lead = "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
-    return _curves(comparison, "f1_rare_percent", lead)
+    return _curves(comparison, "f1_rare_percent", "F1 with the sensors of the smallest cohorts alone")
 
 
 def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
@@ -123,54 +117,151 @@ def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
     shown = points[points.method.isin(methods)]
     # A bootstrap makes one aggregation more.
     ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
-    counting = f", the bootstrap of {listed(ahead)} counted as one" if ahead else ""
+    counting = f", the bootstrap of {listed(ahead)} counted as one round" if ahead else ""
+    gains = _gains(comparison, methods, _SEEN[0], score)
+    below_it = f"; below: differences to `{REFERENCE}` with their 95 % intervals" if gains else ""
     more = left_out(points.method, methods) + below(shown, floor(shown))
     own = own_models(comparison) if score == "f1_percent" else ""
+    numbers = [len(comparison.runs_of(label)) for label in methods]
+    means = f", mean of {span_text(numbers, 0)} runs" if max(numbers, default=0) > 1 else ""
+    views = {
+        seen.word: partial(_draw_view, comparison=comparison, points=points, score=score, seen=seen) for seen in _SEEN
+    }
     return Figure(
-        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison, methods)}.{more}{own}",
-        draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
-        height_in=_HEIGHT_IN,
+        caption=f"{lead}{means}{counting}{below_it}; {comparison.title}.{more}{own}",
+        draw=views[_SEEN[0].word],
+        views=views,
+        height_in=_height_in(len(gains)),
         columns=tuple(points.columns),
         rows=_whole_bytes(points).astype(object).to_numpy().tolist(),
     )
 
 
-def _draw_curves(
-    figure: MplFigure,
-    comparison: Comparison,
-    points: DataFrame,
-    heading: str = "",
-    label: str = _SCORES["f1_percent"],
-) -> None:
-    """One panel per quantity; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
+class _Seen(NamedTuple):
+    """A quantity on an x axis: the word of its switch, its column, its label, and the differences at as much of it."""
+
+    word: str
+    column: str
+    label: str
+    gains: Mapping[str, str]
+
+
+# Differences after the last round stand where none are taken at equal cost.
+_SEEN = (
+    _Seen("rounds", "aggregations", "rounds", {"f1_percent": "", "f1_rare_percent": "f1_rare_percent"}),
+    _Seen("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds"}),
+    _Seen("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules"}),
+    _Seen("MiB", "bytes_up", "MiB sent by the fleet", {}),
+)
+
+
+def _gains(comparison: Comparison, methods: Sequence[str], seen: _Seen, score: str) -> dict[str, Paired]:
+    """Differences to FedAvg of methods that have one, at as much of the quantity; empty where none is taken there."""
+    if score not in seen.gains:
+        return {}
+    figure = seen.gains[score]
+    rows = [row for row in comparison.rows if row.label in methods]
+    found = {row.label: row.over_reference(figure) if figure else comparison.gain(row) for row in rows}
+    return {label: gain for label, gain in found.items() if gain is not None}
+
+
+def _height_in(num_gains: int) -> float:
+    return _HEIGHT_IN + (_GAINS_IN + _ROW_IN * num_gains if num_gains else 0.0)
+
+
+def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, score: str, seen: _Seen) -> None:
+    """Every method's mean over one quantity with its name at its end; below, the differences to FedAvg there."""
     styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
-
-    def draw(ax: Axes, quantity: _Quantity) -> None:
-        for method in methods:
-            _curve(ax, shown[shown.method == method], quantity, styles[method], method)
-
-    quantities = _quantities(comparison, points.energy_j.max())
-    ax = _against(figure, comparison, quantities, methods, draw, label, _HEADING_IN if heading else 0.0)
-    low = floor(shown)
+    gains = _gains(comparison, methods, seen, score)
+    width_in, height_in = map(float, figure.get_size_inches())
+    names_in = _LETTER_IN * max(map(len, methods), default=0) + 0.12
+    below_in = _BELOW_IN + (_GAINS_IN - 0.1 + _ROW_IN * len(gains) if gains else 0.0)
+    left, right = _LEFT_IN / width_in, 1 - names_in / width_in
+    ax = figure.add_axes((left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in))
+    scale, label = _scaled(seen, comparison, shown)
+    for method in methods:
+        curve = shown[shown.method == method]
+        ax.plot(
+            curve[seen.column] * scale,
+            curve.f1_percent,
+            **styles[method]._asdict(),
+            markersize=3.2,
+            linewidth=1.3,
+            markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
+            gid=part_of(comparison, method, "curve"),
+        )
+    low, most = floor(shown), float((shown[seen.column] * scale).max())
+    ax.set_xlim(0, 1.02 * most if most > 0 else 1.0)
     percent_axis(ax, ax.get_ylim()[0] if low is None else low, ax.get_ylim()[1])
-    figure.text(0.012, 1 - 0.12 / float(figure.get_size_inches()[1]), heading, color=FAINT, va="center")
+    _guessing(ax, comparison)
+    ax.set(xlabel=label, ylabel=_SCORES[score])
+    _integer_axis(ax, seen)
+    plain_axes(ax)
+    right_end = ax.get_xlim()[1]
+    last = {method: shown[shown.method == method].iloc[-1] for method in methods}
+    name_ends(ax, comparison, {method: (right_end, float(end.f1_percent)) for method, end in last.items()})
+    if gains:
+        place = (_GAINS_LEFT, _BELOW_IN / height_in, right - _GAINS_LEFT, _ROW_IN * len(gains) / height_in)
+        _draw_gains(figure.add_axes(place), comparison, gains, seen)
+    footnote(figure, comparison.runs, comparison.clock)
 
 
-def _curve(ax: Axes, curve: DataFrame, quantity: _Quantity, style: Style, method: str) -> None:
-    """A method's mean over one quantity, in its band."""
-    x = curve[quantity.column] * quantity.scale
-    ax.plot(
-        x,
-        curve.f1_percent,
-        **style._asdict(),
-        markersize=3,
-        linewidth=1.1,
-        label=method,
-        markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
-    )
-    low, high = (curve.f1_percent - curve["std"]).clip(lower=0.0), (curve.f1_percent + curve["std"]).clip(upper=100.0)
-    ax.fill_between(x, low, high, color=style.color, alpha=0.12, linewidth=0)
+def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], seen: _Seen) -> None:
+    """A row per method: its difference to FedAvg with the interval, in points, and in words at the left."""
+    styles = all_styles(comparison)
+    when = {"aggregations": "after as many rounds", "time_s": "after the same time"}.get(seen.column, "at equal joules")
+    for place, (label, gain) in enumerate(gains.items()):
+        colour, gid = styles[label].color, part_of(comparison, label, "row")
+        if gain.low is not None and gain.high is not None:
+            ax.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.3, gid=gid)
+        ax.plot(gain.mean, place, marker=styles[label].marker, color=colour, markersize=4.5, gid=f"{gid}-dot")
+        bounds = "" if gain.low is None else f" [{gain.low:+.1f}, {gain.high:+.1f}]"
+        ax.annotate(
+            f"{label}  {gain.mean:+.1f}{bounds}".replace("-", MINUS),
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(-6, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            gid=f"{gid}-words",
+        )
+    ax.axvline(0.0, color=FAINT, linewidth=0.8)
+    ax.set_ylim(len(gains) - 0.5, -0.5)
+    ax.set_yticks([])
+    ax.set_xlabel(f"points of F1 over {REFERENCE}, {when}")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _guessing(ax: Axes, comparison: Comparison) -> None:
+    """The F1 of a model that knows nothing, where it is within the frame."""
+    known = [100 * chance for run in comparison.runs if (chance := run.small.chance) is not None]
+    if known and ax.get_ylim()[0] <= (level := mean(known)) <= ax.get_ylim()[1]:
+        ax.axhline(level, color=FAINT, linewidth=0.8, linestyle=":")
+        place = (0.995, level)
+        ax.annotate("guessing", place, xycoords=("axes fraction", "data"), color=FAINT, ha="right", va="bottom")
+
+
+def _scaled(seen: _Seen, comparison: Comparison, frame: DataFrame) -> tuple[float, str]:
+    """Factor to the unit of the x axis, and its label, which says whether seconds and joules are simulated."""
+    if seen.column == "aggregations":
+        return 1.0, seen.label
+    if seen.column == "bytes_up":
+        return 1 / MIB, seen.label
+    kind = "" if comparison.clock == "measured" else "simulated "
+    is_kilo = seen.column == "energy_j" and frame.energy_j.max() >= _KILO
+    return (1e-3, f"{kind}kJ") if is_kilo else (1.0, f"{kind}{seen.label}")
+
+
+def _integer_axis(ax: Axes, seen: _Seen) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=seen.column == "aggregations"))
+
+
+# From so many joules on, axes are in kilojoules.
+_KILO = 2000.0
 
 
 def floor(points: DataFrame) -> float | None:
@@ -196,58 +287,6 @@ def below(points: DataFrame, low: float | None) -> str:
         if low is not None and p.f1_percent < low
     ]
     return f" Below the frame: {listed(named)}." if named else ""
-
-
-class _Quantity(NamedTuple):
-    """A quantity on an x axis: its column, label and the factor to the label's unit."""
-
-    column: str
-    label: str
-    scale: float = 1.0
-
-
-# From so many joules on, axes are in kilojoules.
-_KILO = 2000.0
-
-
-def _quantities(comparison: Comparison, most_j: float) -> tuple[_Quantity, ...]:
-    """X axes; seconds and joules say whether they are simulated. ``most_j``: the largest number of joules."""
-    kind = "" if comparison.clock == "measured" else "simulated "
-    unit, scale = ("kJ", 1e-3) if most_j >= _KILO else ("J", 1.0)
-    return (
-        _Quantity("aggregations", "aggregations"),
-        _Quantity("time_s", f"{kind}seconds"),
-        _Quantity("energy_j", kind + unit, scale),
-        _Quantity("bytes_up", "MiB sent by the fleet", 1 / MIB),
-    )
-
-
-def _against(
-    figure: MplFigure,
-    comparison: Comparison,
-    quantities: Sequence[_Quantity],
-    methods: Sequence[str],
-    draw: Callable[[Axes, _Quantity], None],
-    label: str = _SCORES["f1_percent"],
-    heading_in: float = 0.0,
-) -> Axes:
-    """A panel per quantity, all with one F1 axis, in frames from 0 in which no marker is cut; returns the first one."""
-    from matplotlib.ticker import MaxNLocator
-
-    above_in = legend_in(methods) + 0.08 + heading_in
-    axes = panels(figure, len(quantities), above_in=above_in, below_in=_BELOW_IN, sharey=True)
-    axes[0].set_ylabel(label)
-    for ax, quantity in zip(axes, quantities, strict=True):
-        draw(ax, quantity)
-        ax.set_xlabel(quantity.label)
-        right = max((float(line.get_path().get_extents().x1) for line in ax.lines), default=0.0)
-        ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
-        prune = None if ax is axes[0] else "lower"
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=quantity.column == "aggregations", prune=prune))
-        plain_axes(ax)
-    top_legend(figure, below_in=heading_in)
-    footnote(figure, comparison.runs, comparison.clock)
-    return axes[0]
 
 
 def ends(comparison: Comparison) -> DataFrame:
@@ -292,49 +331,48 @@ def pareto(comparison: Comparison) -> Figure | None:
     numbers = _whole_bytes(last.drop(columns="is_bound"))
     shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
     included = f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
-    spread = "; bars, moved apart a little: sample standard deviation over runs" if last["std"].notna().any() else ""
+    spread = "; bars: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
 
-    def draw(figure: MplFigure) -> None:
-        """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
-        from matplotlib.transforms import ScaledTranslation
-
-        styles, (lowest, highest) = all_styles(comparison), span(last)
-
-        def panel(ax: Axes, quantity: _Quantity) -> None:
-            cost = quantity.column
-            line = last[last[f"front_{cost}"] == 1].sort_values(cost)
-            ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
-            for place, (_, end) in enumerate(last.iterrows()):
-                x, style = quantity.scale * end[cost], styles[end.method]
-                style = style._replace(color=FAINT, markerfacecolor="white") if end.is_bound else style
-                if end["std"] > 0:
-                    shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
-                    aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
-                    bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
-                    ax.plot([x, x], bar, color=style.color, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
-                ax.plot(
-                    x,
-                    end.f1_percent,
-                    **style._asdict(),
-                    markersize=4.5,
-                    linewidth=0,
-                    label=end.method,
-                    clip_on=bool(end.f1_percent < lowest),
-                )
-
-        quantities = _quantities(comparison, last.energy_j.max())[1:]
-        percent_axis(_against(figure, comparison, quantities, list(last.method), panel), lowest, highest)
-
+    views = {seen.word: partial(_draw_ends, comparison=comparison, last=last, seen=seen) for seen in _SEEN[1:]}
     return Figure(
         caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
         f"{included}; {comparison.title}. {_front_words(last)}{spread}{grey}."
         f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
-        draw=draw,
-        height_in=2.2 + legend_in(list(last.method)),
+        draw=next(iter(views.values())),
+        views=views,
+        height_in=_HEIGHT_IN,
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
     )
+
+
+def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, seen: _Seen) -> None:
+    """A point per method with its name, its spread as a bar, and the front of the federated methods."""
+    styles, (lowest, highest) = all_styles(comparison), span(last)
+    width_in, height_in = map(float, figure.get_size_inches())
+    names_in = _LETTER_IN * max(map(len, last.method)) + 0.12
+    left, bottom = _LEFT_IN / width_in, _BELOW_IN / height_in
+    ax = figure.add_axes((left, bottom, 1 - left - names_in / width_in, 1 - bottom - 0.08 / height_in))
+    scale, label = _scaled(seen, comparison, last)
+    front_of = last[last[f"front_{seen.column}"] == 1].sort_values(seen.column)
+    ax.step(scale * front_of[seen.column], front_of.f1_percent, where="post", color=INK, linewidth=1.2, zorder=1)
+    for _, end in last.iterrows():
+        x, style = scale * end[seen.column], styles[end.method]
+        style = style._replace(color=FAINT, markerfacecolor="white") if end.is_bound else style
+        if end["std"] > 0:
+            bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
+            gid = part_of(comparison, end.method, "bar")
+            ax.plot([x, x], bar, color=style.color, linewidth=0.7, alpha=0.45, zorder=1, gid=gid)
+        gid = part_of(comparison, end.method, "dot")
+        ax.plot(x, end.f1_percent, **style._asdict(), markersize=5, clip_on=bool(end.f1_percent < lowest), gid=gid)
+    ax.margins(x=0.08)
+    percent_axis(ax, lowest, highest)
+    ax.set(xlabel=f"{label} of the whole run", ylabel=_SCORES["f1_percent"])
+    plain_axes(ax)
+    ends = zip(scale * last[seen.column], last.f1_percent, strict=True)
+    name_ends(ax, comparison, dict(zip(last.method, ends, strict=True)))
+    footnote(figure, comparison.runs, comparison.clock)
 
 
 def _front_words(last: DataFrame) -> str:

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from relief_ray.report.comparison import Comparison, digests_of, is_own_method
+from relief_ray.report.comparison import Comparison, digests_of, interest
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
-from relief_ray.strategies import PROPOSED, REFERENCE, by_registry
+from relief_ray.strategies import by_registry
 from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.text import install
 
@@ -30,7 +30,7 @@ _DPI = 200
 _MAX_PANELS = 4
 FOOTER_IN = 0.16
 INK = "#222222"
-FAINT = "#8a8a8a"
+FAINT = "#6b6b6b"
 GRID = "#e4e4e4"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F4F24")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -68,10 +68,10 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 
 @contextmanager
-def sheet(height_in: float, *, outlines: bool = False) -> Iterator[MplFigure]:
+def sheet(height_in: float) -> Iterator[MplFigure]:
     """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
 
-    ``outlines``: letters of an SVG as shapes, for readers without the font.
+    Letters of an SVG stay letters: they can be found and selected, and another font is narrower than ours.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -81,7 +81,7 @@ def sheet(height_in: float, *, outlines: bool = False) -> Iterator[MplFigure]:
         from matplotlib.figure import Figure as MplFigure
     except ImportError as error:
         raise UserError(f"figures need matplotlib; {install('server')}") from error
-    style = {**_STYLE, "font.family": list(_letters()), "svg.fonttype": "path" if outlines else "none"}
+    style = {**_STYLE, "font.family": list(_letters()), "svg.fonttype": "none"}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
         yield MplFigure(figsize=(TEXT_WIDTH_IN, height_in), dpi=_DPI)
 
@@ -126,6 +126,10 @@ def _letters() -> dict[str, frozenset[int]]:
     return {name: frozenset(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
 
 
+# Inches of a name with the space around it.
+_NAME_IN = 0.14
+# Share of an axis within which ends have their names in one column.
+_NEAR = 0.1
 # Methods in one figure.
 _MAX_METHODS = 6
 # Points of F1 that an axis shows at least: differences of a hundredth would fill it.
@@ -179,14 +183,63 @@ def at_most(number: int, labels: Sequence[str]) -> list[str]:
 
 
 def _rank(label: str) -> tuple[int, int]:
-    if label in (REFERENCE, PROPOSED):
-        return 0, 0
-    return (1 if is_own_method(label) else 2), _FIRST.index(label) if label in _FIRST else len(_FIRST)
+    rank = interest(label)
+    return rank, _FIRST.index(label) if rank and label in _FIRST else len(_FIRST) * min(rank, 1)
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:
     """Styles of every method of a comparison."""
     return styles(comparison.labels)
+
+
+def part_of(comparison: Comparison, label: str, kind: str) -> str:
+    """The id of a method's part of a drawing, by which a page finds all that belongs to one method."""
+    return f"m{comparison.labels.index(label)}-{kind}"
+
+
+def name_ends(ax: Axes, comparison: Comparison, ends: Mapping[str, tuple[float, float]]) -> None:
+    """Write each method's name beside its end (x, y) in the axes, none over another one, a thin line leading to it.
+
+    Ends that lie close to each other in x have their names in one column right of them.
+    """
+    colours, ((left, right), (low, high)) = all_styles(comparison), (ax.get_xlim(), ax.get_ylim())
+    height_in = ax.get_position().height * float(ax.figure.get_size_inches()[1])  # type: ignore[union-attr]
+    least, near = (high - low) * _NAME_IN / height_in, _NEAR * (right - left)
+    columns: list[list[str]] = []
+    for label in sorted(ends, key=lambda label: ends[label][0]):
+        if not columns or ends[label][0] - ends[columns[-1][-1]][0] > near:
+            columns.append([])
+        columns[-1].append(label)
+    for column in columns:
+        tip = max(ends[label][0] for label in column) + 0.012 * (right - left)
+        column.sort(key=lambda label: ends[label][1])
+        places = spread([min(max(ends[label][1], low), high) for label in column], least, high)
+        for label, place in zip(column, places, strict=True):
+            (lead,) = ax.plot([ends[label][0], tip], [ends[label][1], place], linewidth=0.5, alpha=0.7, zorder=0)
+            (key,) = ax.plot(tip, place, marker=colours[label].marker, markersize=4)
+            for part, kind in ((lead, "lead"), (key, "key")):
+                part.set(color=colours[label].color, clip_on=False, gid=part_of(comparison, label, kind))
+            written = ax.annotate(label, (tip, place), xytext=(5, 0), textcoords="offset points", annotation_clip=False)
+            written.set(va="center", gid=part_of(comparison, label, "name"))
+    ax.set_xlim(left, right)
+    ax.set_ylim(low, high)
+
+
+def spread(wanted: Sequence[float], least: float, high: float) -> list[float]:
+    """Places in ascending order, ``least`` apart and below ``high``, as near to the wanted ones as a block allows.
+
+    Neighbours that would overlap become a block around the mean of what they want.
+    """
+    blocks: list[list[float]] = []
+
+    def first(block: Sequence[float]) -> float:
+        return min(sum(block) / len(block), high - least * (len(block) - 1) / 2) - least * (len(block) - 1) / 2
+
+    for place in wanted:
+        blocks.append([place])
+        while len(blocks) > 1 and first(blocks[-2]) + least * len(blocks[-2]) > first(blocks[-1]):
+            blocks[-2:] = [[*blocks[-2], *blocks[-1]]]
+    return [first(block) + least * i for block in blocks for i in range(len(block))]
 
 
 def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None) -> None:

@@ -6,16 +6,16 @@ wait; on a device forward and backward alternate. Everything comes from ``RoundR
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.core.messages import RoundCost
-from relief_ray.report.comparison import Comparison, is_own_method
+from relief_ray.report.comparison import Comparison, interest, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.remarks import mark
-from relief_ray.report.runs import Loaded, grouped
+from relief_ray.report.runs import Loaded, Replicate, grouped
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import percent, with_title
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
-# stage, colour, hatch
+# stage, colour, hatch; none is a method's colour
 _STAGES = (
-    ("download", "#56B4E9", ""),
-    ("forward", "#F0E442", ""),
-    ("backward", "#E69F00", "///"),
-    ("optimizer", "#D55E00", ""),
-    ("upload", "#0072B2", ""),
-    ("wait", "#f1f1f1", "...."),
+    ("download", "#c9d6e2", "\\\\\\"),
+    ("forward", "#f3e6b3", ""),
+    ("backward", "#d9c27a", "///"),
+    ("optimizer", "#a68a3a", ""),
+    ("upload", "#7f99b2", ""),
+    ("wait", "#f6f6f6", "...."),
 )
 _EDGE = "#9a9a9a"
 _ACCENT = "#B34A00"
@@ -44,12 +44,13 @@ _FEW_BARS = 4
 
 
 class Bar(NamedTuple):
-    """One device: its name, type and sensors, and seconds by stage in the order of ``_STAGES``."""
+    """One device: its name, type and sensors, seconds by stage in the order of ``_STAGES``, and its client's number."""
 
     name: str
     kind: str
     sensors: str
     seconds: tuple[float, ...]
+    client: int = 0
 
 
 class Panel(NamedTuple):
@@ -65,6 +66,8 @@ class Panel(NamedTuple):
     """``T*``; None without one."""
     counts_groups: bool = False
     """``T*`` counts groups, each at its device's mean time, so that a round may end later."""
+    key: str = "p"
+    """Begins the ids of its bars."""
 
     @property
     def bar_in(self) -> float:
@@ -97,10 +100,27 @@ def featured(comparison: Comparison) -> list[Loaded]:
     variants = [PROPOSED, *presets_of("ablation of ours"), *presets_of("ablation")]
     kin = [name for name in sorted(variants, key=lambda name: not PRESETS[name].has_deadline) if name in labels][:1]
     others = [label for label in labels if label not in (REFERENCE, *kin)]
-    first = [*(label for label in labels if label == REFERENCE), *kin, *filter(is_own_method, others)]
+    first = [
+        *(label for label in labels if label == REFERENCE),
+        *kin,
+        *sorted(filter(is_own_method, others), key=interest),
+    ]
     wanted = (first if len(first) > 1 else [*first, *others[: 2 - len(first)]])[:_MAX_PANELS]
-    shared = min(set.intersection(*map(replicates.__getitem__, wanted)), default=None) if wanted else None
+    shared = _middle(comparison, set.intersection(*map(replicates.__getitem__, wanted)), wanted) if wanted else None
     return [next(r for r in runs if r.label == v and shared in (None, r.replicate)) for v in wanted]
+
+
+def _middle(comparison: Comparison, shared: Collection[Replicate], labels: Sequence[str]) -> Replicate | None:
+    """Of the replicates that the methods share, the one with the median F1 of the last of them; None where none is."""
+    scores = {run.replicate: score_of(run) for run in comparison.runs_of(labels[-1]) if run.replicate in shared}
+    order = sorted(scores, key=lambda replicate: (scores[replicate], replicate))
+    return order[len(order) // 2] if order else None
+
+
+def score_of(run: Loaded) -> float:
+    """Headline F1 of the last test, a share; -1 without one."""
+    f1 = None if run.last_metrics is None else run.last_metrics.headline
+    return -1.0 if f1 is None else f1
 
 
 def timeline(runs: Sequence[Loaded], path: Path, clock: str | None = None, round_: int | None = None) -> Path:
@@ -129,8 +149,8 @@ def height_of(parts: Sequence[Panel]) -> float:
     return _LEGEND_IN + sum(_TITLE_IN + p.bars_in for p in parts) + _AXIS_IN
 
 
-def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
-    """The data of one part of the figure: the last round, or that of a number.
+def panel(loaded: Loaded, clock: str, round_: int | None = None, key: str = "p") -> Panel:
+    """The data of one part of the figure: the last round, or that of a number; ``key``: begins its bars' ids.
 
     Raises:
         UserError: the run lacks that round or that clock, or its devices.
@@ -149,6 +169,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
     named = with_title(loaded.label, title)
     return Panel(
         title=named if is_preset and named != title else loaded.label,
+        key=key,
         bars=_bars_of(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if clock == loaded.run.planning_model else None,
@@ -163,7 +184,7 @@ def _bars_of(loaded: Loaded, cost: RoundCost) -> tuple[Bar, ...]:
         t, device = c.times, None if fleet is None else fleet.clients[c.client]
         kind, sensors = ("", "") if device is None else (device.device, " ".join(device.modalities))
         seconds = (t.down_s, t.forward_s, t.backward_s, t.optimizer_s, t.up_s, c.wait_s)
-        bars.append(Bar(f"client {c.client}", kind, sensors, seconds))
+        bars.append(Bar(f"client {c.client}", kind, sensors, seconds, c.client))
     return tuple(bars) if len(bars) <= MAX_BARS else busiest(bars)
 
 
@@ -194,7 +215,7 @@ def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: 
         )
         _marks(ax, part, parts[0].cost.round_s, longest)
     ax.set_xlabel(f"seconds since the round began ({'measured' if clock == 'measured' else 'simulated'})")
-    _legend(figure, f"{mark(last)}{last.data_title}, clock {clock}", height)
+    _legend(figure, f"{mark(last)}{last.data_title}", height)
 
 
 def _types(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
@@ -210,6 +231,8 @@ def _bars(ax: Axes, part: Panel, names: float) -> None:
     """Bars of a panel; ``names``: width of the devices' names as a share of the axes."""
     last = len(part.bars) - 0.35
     for row, bar in enumerate(part.bars):
+        # Over the whole row, for a click.
+        ax.barh(row, part.cost.round_s, height=0.9, alpha=0.0, zorder=5)[0].set_gid(f"{part.key}-c{bar.client}")
         start = 0.0
         for (_, colour, hatch), length in zip(_STAGES, bar.seconds, strict=True):
             ax.barh(row, length, left=start, height=0.78, color=colour, hatch=hatch, edgecolor=_EDGE, linewidth=0.3)
@@ -227,11 +250,10 @@ def _bars(ax: Axes, part: Panel, names: float) -> None:
 
 
 def _gain(cost: RoundCost, reference: RoundCost) -> str:
-    """``1.57x faster, 23 % less energy``; ``as fast`` and ``the same energy`` where the digits show no difference."""
+    """``1.57x as fast, 23 % less energy``; ``as fast`` and ``the same energy`` where the digits show no difference."""
     speedup, saved = reference.round_s / cost.round_s, 100 * (1 - cost.energy_j / reference.energy_j)
     times = "\N{MULTIPLICATION SIGN}"
-    faster = f"{speedup:.2f}{times} faster" if speedup >= 1 else f"{1 / speedup:.2f}{times} slower"
-    faster = "as fast" if faster.startswith("1.00") else faster
+    faster = f"{speedup:.2f}{times} as fast" if f"{speedup:.2f}" != "1.00" else "as fast"
     energy = f"{percent(abs(saved))} % {'less' if saved >= 0 else 'more'} energy"
     return f"{faster}, {'the same energy' if energy.startswith('0 %') else energy}"
 
@@ -259,7 +281,10 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
     arrow = {"arrowstyle": "<->", "color": FAINT, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=(end, middle), xytext=(full, middle), arrowprops=arrow)
     place = (end + gap / 2, middle)
-    ax.annotate(f"{gap:.2f} s saved", place, xytext=(0, 3), textcoords="offset points", ha="center", va="bottom")
+    ax.annotate(
+        f"{gap:.2f} s saved", place, xytext=(0, 3), textcoords="offset points", ha="center", va="bottom",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.9},
+    )  # fmt: skip
 
 
 def _legend(figure: MplFigure, note: str, height: float) -> None:
@@ -272,11 +297,20 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 
-def timeline_figure(comparison: Comparison) -> Figure | None:
-    """The last round of one run of each featured method."""
+# The reasons of the clients of a run in a round, by client, in words; none of a run that cannot be explained.
+Explain = Callable[[Loaded, int, Sequence[int]], Mapping[int, str]]
+
+
+def timeline_figure(comparison: Comparison, explain: Explain | None = None) -> Figure | None:
+    """The last round of one run of each featured method; ``explain`` answers a click on a client's bar."""
     if not (runs := featured(comparison)):
         return None
-    parts = [panel(loaded, comparison.clock) for loaded in runs]
+    parts = [panel(loaded, comparison.clock, key=f"p{number}") for number, loaded in enumerate(runs)]
+    answers: dict[str, tuple[str, str]] = {}
+    for part, loaded in zip(parts, runs, strict=True):
+        last, clients = loaded.rounds[-1].round, [bar.client for bar in part.bars]
+        for client, text in ({} if explain is None else explain(loaded, last, clients)).items():
+            answers[f"{part.key}-c{client}"] = (f"{loaded.label}, round {last}, client {client}", text)
     is_short = any(len(p.bars) < len(p.cost.clients) for p in parts)
     stands = "; of each device type the slowest device is drawn" if is_short else ""
 
@@ -284,11 +318,13 @@ def timeline_figure(comparison: Comparison) -> Figure | None:
         draw_panels(figure, parts, runs[-1], comparison.clock)
         footnote(figure, comparison.runs, comparison.clock)
 
+    asked = " A click on a bar says why that client trains what it trains." if answers else ""
     return Figure(
         caption=f"The last round device by device: {listed(p.title for p in parts)} ({runs[0].draw}){stands}; "
-        f"{comparison.title}. Stages are sums over the round's mini-batches.",
+        f"{comparison.title}. Stages are sums over the round's mini-batches.{asked}",
         draw=draw,
         height_in=height_of(parts) + FOOTER_IN,
+        answers=answers,
         columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in _STAGES)),
         rows=[(p.title, bar.name, bar.kind, *bar.seconds) for p in parts for bar in p.bars],
     )

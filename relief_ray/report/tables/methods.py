@@ -59,7 +59,9 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
         notes=_notes(comparison),
         more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
     )
-    return replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
+    table = replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
+    most = {column.head for column in columns} - {col.JOULES.head}
+    return table.with_best(least=[col.JOULES.head], most=most)
 
 
 def further_table(comparison: Comparison) -> Table | None:

@@ -68,7 +68,7 @@ from relief_ray.strategies.relief.explanation import (
     offers,
     without_choice,
 )
-from relief_ray.support.errors import listed
+from relief_ray.support.errors import for_method, listed
 
 _DEADLINE_TEXT = "RELIEF's budget: the least time in which every client can train its mandatory number of groups"
 
@@ -359,8 +359,9 @@ def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
         return tight
     return (
         "nothing is trained after the bootstrap, so F1 and speed say nothing: this backbone has no block of the fusion "
-        "by sensor, and no client has a group that it must train; set strategy.cover=true or strategy.slots_slowest, "
-        "or take a model with encoders by sensor",
+        "by sensor, and no client has a group that it must train; set "
+        f"{for_method(config.name, {'cover': True})} or {for_method(config.name, {'slots_slowest': 1})}, or take a "
+        "model with encoders by sensor",
     )
 
 
@@ -379,8 +380,8 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
         f"T* = {target:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The next group goes to client "
         f"{least.client.id} (type {least.client.device}) at T* = {least.needed_s:.4g} s; set "
-        f"strategy.deadline_s={rounded_up(least.needed_s)} or more, strategy.cover=true, or another clock to plan "
-        "with (costs.planning_time)",
+        f"{for_method(config.name, {'deadline_s': float(rounded_up(least.needed_s))})} or more, "
+        f"{for_method(config.name, {'cover': True})}, or another clock to plan with (costs.planning_time)",
     )
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import relief_ray as rr
+from relief_ray.report.build import default_place
 from tests.sealed import page, put_page
 
 # A report with its figures takes seconds.
@@ -109,3 +111,17 @@ def test_whatif_refuses_other_sections(invoke, runs: Path, tmp_path: Path) -> No
     (tmp_path / "other.yaml").write_text("costs: {utilisation: 2}\n")
     result = invoke("fleet", "whatif", runs, "--fleet", tmp_path / "other.yaml")
     assert result.exit_code == 2 and "expected the keys of a fleet" in " ".join(result.stderr.split())
+
+
+def test_report_of_several_folders_changes_none_of_them(invoke, runs: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        shutil.copytree(runs, tmp_path / "runs" / name)
+    before = sorted((tmp_path / "runs").rglob("*"))
+    result = invoke("report", "runs/one", "runs/two")
+    assert result.exit_code == 0 and "Written report-one-two/index.html" in result.stdout
+    rr.load(["runs/one", "runs/two"]).report()
+    assert sorted((tmp_path / "runs").rglob("*")) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-one-two", "runs"]
+    assert default_place([Path(name) for name in "abcde"]).name == "report-a-b-c-and-2-more"

@@ -1,6 +1,7 @@
 """Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
 import dataclasses
+import itertools
 import re
 
 import pandas as pd
@@ -33,7 +34,7 @@ from relief_ray.report.figures.progress import (
     rare,
     span,
 )
-from relief_ray.report.figures.style import at_most, drawn, save, sheet, small_print, styles
+from relief_ray.report.figures.style import at_most, drawn, part_of, save, sheet, small_print, spread, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.remarks import device_shares
 from relief_ray.strategies import PRESETS, method_name
@@ -121,7 +122,7 @@ def test_curves_count_the_bootstrap_as_an_aggregation(experiment):
     points = {(p.method, p.round): p.aggregations for p in curve_points(experiment).itertuples()}
     assert (points["fedavg", 2], points["relief", 1], points["relief", 2]) == (2, 2, 3)
     figure = progress(experiment)
-    assert "F1 over aggregations" in figure.caption and "counted as one" in figure.caption
+    assert list(figure.views) == ["rounds", "seconds", "joules", "MiB"] and "counted as one" in figure.caption
 
 
 def test_rare_f1_is_drawn_round_by_round(make, put_on, inventory_of):
@@ -165,24 +166,47 @@ def test_a_front_of_one_method_is_named_in_words(make, put_on, inventory_of):
 def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, inventory_of):
     """It stands on the axis at 0 MiB, where the frame would cut its left half; below the frame nothing is drawn."""
     runs = [put_on(make("fedavg")), put_on(make("local", up_bytes=0)), put_on(make("full_only", scores=(0.1, 0.05)))]
-    plot = pareto(by_setting(inventory_of(runs))[0])
+    comparison = by_setting(inventory_of(runs))[0]
+    plot = pareto(comparison)
     with sheet(plot.height_in) as canvas:
-        plot.draw(canvas)
-        points = {line.get_label(): line for line in canvas.axes[2].lines}
-        assert points["local"].get_xdata()[0] == 0 and not points["local"].get_clip_on()
-        assert points["full_only"].get_clip_on() and "Below the frame: `full_only`" in plot.caption
+        plot.views["MiB"](canvas)
+        points = {line.get_gid(): line for line in canvas.axes[0].lines}
+        sends_nothing, far_below = (points[part_of(comparison, label, "dot")] for label in ("local", "full_only"))
+        assert sends_nothing.get_xdata()[0] == 0 and not sends_nothing.get_clip_on()
+        assert far_below.get_clip_on() and "Below the frame: `full_only`" in plot.caption
 
 
-def test_bars_of_methods_of_equal_cost_do_not_hide_each_other(make, put_on, inventory_of):
-    """FedAvg and FedProx cost the same: their bars stand apart, each on its own point's marker."""
-    runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s))) for m in ("fedavg", "fedprox") for s in (0, 1)]
-    plot = pareto(by_setting(inventory_of(runs))[0])
-    with sheet(plot.height_in) as canvas:
-        plot.draw(canvas)
-        ax = canvas.axes[0]
-        bars = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_alpha() is not None]
-        places = [float(line.get_transform().transform((line.get_xdata()[0], 50.0))[0]) for line in bars]
-        assert len(places) == 2 and 2 < places[1] - places[0] < 4.5 * canvas.dpi / 72
+def test_names_of_methods_of_equal_cost_stand_apart(make, put_on, inventory_of):
+    """FedAvg, FedProx and FedEL end at the same place: their names stand below each other, in the order of F1."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    labels = ("fedavg", "fedprox", "fedel")
+    comparison = by_setting(inventory_of([put_on(make(m)) for m in labels]))[0]
+    for plot in (pareto(comparison), progress(comparison)):
+        for view in plot.views.values():
+            with sheet(plot.height_in) as canvas:
+                view(canvas)
+                agg.FigureCanvasAgg(canvas).draw()
+                names = [t for t in canvas.axes[0].texts if t.get_text() in labels]
+                boxes = sorted((t.get_window_extent() for t in names), key=lambda box: box.y0)
+                assert len(boxes) == 3
+                assert all(low.shrunk(1, 0.8).y1 <= high.shrunk(1, 0.8).y0 for low, high in itertools.pairwise(boxes))
+                assert boxes[-1].x1 <= canvas.bbox.x1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([1.0, 3.0], [1.0, 3.0]),
+        ([1.0, 1.0, 1.0], [0.5, 1.0, 1.5]),
+        ([1.0, 1.2, 1.6], [0.7667, 1.2667, 1.7667]),
+        ([9.9, 10.0], [9.5, 10.0]),
+        ([8.9, 9.9, 10.0], [8.9, 9.5, 10.0]),
+        ([], []),
+    ],
+)
+def test_names_are_spread_as_little_as_needed(wanted, expected):
+    """Half a unit apart, none above 10; [1, 1.2] becomes [0.85, 1.35], which touches 1.6: three around their mean."""
+    assert spread(wanted, 0.5, 10.0) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_costs_of_whole_runs_name_the_share_of_the_bootstrap(make, put_on, inventory_of):
@@ -194,16 +218,18 @@ def test_the_costs_of_whole_runs_name_the_share_of_the_bootstrap(make, put_on, i
     assert "bootstrap" not in pareto(by_setting(inventory_of([runs[0], put_on(make("fedprox"))]))[0]).caption
 
 
-def test_bands_stand_around_every_method_where_runs_are_repeated(make, put_on, inventory_of):
+def test_differences_stand_below_the_curves(make, put_on, inventory_of):
     labels = ("fedavg", "fedprox", "fedel", "relief")
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s)), where=f"{m}{s}") for m in labels for s in (0, 1)]
     plot = progress(by_setting(inventory_of(runs))[0])
     with sheet(plot.height_in) as canvas:
         plot.draw(canvas)
-        assert [len(ax.collections) for ax in canvas.axes] == [4] * 4
-    assert "mean of 2 runs, bands" in plot.caption
+        below = canvas.axes[1]
+        words = [text.get_text() for text in below.texts]
+    assert words[0].startswith("fedprox  +0.0") and len(words) == 3, "a row for each but FedAvg"
+    assert "mean of 2 runs" in plot.caption and "95 % intervals" in plot.caption
     alone = progress(by_setting(inventory_of([put_on(make(m)) for m in labels]))[0])
-    assert "mean" not in alone.caption and "band" not in alone.caption
+    assert "mean" not in alone.caption
 
 
 def test_series_average_over_runs_round_by_round(make):
@@ -279,7 +305,9 @@ def test_a_caption_counts_the_methods_that_its_file_has_and_the_picture_lacks(ex
     plot = maker(experiment)
     with sheet(plot.height_in) as figure:
         plot.draw(figure)
-        shown = {text.get_text() for each in figure.legends for text in each.get_texts()}
+        shown = {t.get_text() for each in figure.legends for t in each.get_texts()} or {
+            text.get_text() for text in figure.axes[0].texts if (text.get_gid() or "").endswith("-name")
+        }
     in_file = {row[0] for row in plot.rows}
     more = re.search(r"(\d+) more methods? in the CSV file", plot.caption)
     assert shown <= in_file and len(shown) == min(most, len(in_file))
