@@ -21,14 +21,14 @@ from relief_ray.support.errors import UserError
 
 # Table I (CNN) and Table II (MOMENT with LoRA): FedAvg, joules per round of the PAMAP2 fleet.
 TARGET_ENERGY_J: Mapping[str, float] = {"cnn": 847.0, "moment_lora": 1284.0}
-BATCH_SIZE, TYPE_COUNTS = 32, (3, 3, 2)
+BATCH_SIZE, NUM_PEOPLE = 32, 8
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 
 
 def nominal_energy_j(costs: CostTable, model: TimeModel, layout: GroupLayout) -> float:
     """Joules of one FedAvg round of the nominal PAMAP2 fleet, whose clients send the whole of ``layout`` both ways."""
     modalities = tuple(dict.fromkeys(i.removeprefix(RAW) for s in costs.stages for i in s.inputs if i.startswith(RAW)))
-    fleet, types = build_fleet(FleetConfig(), modalities, TYPE_COUNTS)
+    fleet, types = build_fleet(FleetConfig(), modalities, range(NUM_PEOPLE), "pamap2")
     fleet = with_windows(fleet, [NOMINAL_WINDOWS] * len(fleet))
     accountant = CostAccountant(counter=Counter(costs, layout, "zero_input"), types=types, clocks={"": model})
     reference = accountant.fedavg_reference(fleet, epochs=NOMINAL_EPOCHS, batch_size=BATCH_SIZE, engine="naive")

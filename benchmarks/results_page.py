@@ -253,7 +253,7 @@ def _coupling(loaded: Loaded) -> str:
 def _gap_and_clients(loaded: Loaded) -> str:
     committed = loaded.committed
     clients = "?" if committed is None or committed.means is None else committed.means.num_clients
-    return f"gap {loaded.text('fleet.gap')}, {clients} clients"
+    return f"gap {loaded.text('fleet.gap', '55')}, {clients} clients"
 
 
 def _method_row(study: Comparison, row: MethodResult) -> list[str]:

@@ -198,7 +198,7 @@ def key(rng: random.Random) -> str:
     if draw < 0.9:
         return f"{path}.{rng.choice(['a', '0', 'name', 'C', ''])}"
     return rng.choice([".", "..", "a" * 3000, "a." * 500 + "a", "__class__", "model_config", "0", "name.x", " ",
-                       "replicate", "replicates", "lr", "strategy.name.x", "fleet.owned..C"])  # fmt: skip
+                       "replicate", "replicates", "lr", "strategy.name.x", "fleet.types..C"])  # fmt: skip
 
 
 def read_late(rng: random.Random) -> str:
@@ -218,9 +218,7 @@ def likely(rng: random.Random, known: Key) -> str:
         "backbone": rng.choice(["0", "1", "2", "3", "7", "100", "1e9", str(10**9), str(10**18)]),
         "data.subjects": str([rng.randrange(10) for _ in range(rng.randrange(5))]),
         "data.units": rng.choice(["[]", "[T]", "[T, RA]", "[LL]", "[x]"]),
-        "fleet.counts": str([rng.choice([0, 1, 3, 8, 10**6, 10**18]) for _ in range(rng.choice([3, 3, 3, 2]))]),
-        "fleet.owned": f"{{{rng.choice('ABCD')}: [{', '.join(sensors)}]}}",
-        "fleet.types": f"{{{rng.choice('ABC')}: {{{figure}: {number}}}}}",
+        "fleet.types": f"{{{rng.choice('ABCD')}: {{{figure}: {number}, sensors: [{', '.join(sensors)}]}}}}",
         "costs.planning_time": rng.choice(["split_naive", "split_reuse", "measured", "x"]),
         "costs.utilisation": number,
         "strategy": rng.choice(list(PRESETS)),

@@ -28,7 +28,6 @@ SPEC = DatasetSpec(
     labels=(1, 2, 3),
     null_labels=(0,),
     subjects=(1, 2, 3, 4),
-    type_counts=(1, 1, 2),
     citation="nobody",
     licence="CC0",
     member=r"(^|/)person\\d\\.npy$",

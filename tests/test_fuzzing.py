@@ -169,8 +169,8 @@ def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
         ('costs.profile="\\ud800"', r"costs\.profile=.*: holds bytes that are no UTF-8"),
         ('costs.profile="a\\0b"', r"costs\.profile = a\\x00b: cannot be read \(.*; name a file"),
         ("fleet.types={B: {name: 0.5}}", r"fleet\.types\.B has the unknown keys \['name'\]; known are"),
-        ("fleet.types={B: {ray_resources: 3}}", r"fleet\.types\.B\.ray_resources = 3.0: expected a mapping"),
-        ("fleet.types={B: {latency_s: {a: 1}}}", r"fleet\.types\.B\.latency_s = {'a': 1.0}: expected a number"),
+        ("fleet.types={B: {tops: fast}}", r"fleet\.types\.B\.tops = fast: expected a number"),
+        ("fleet.types={B: {latency_s: {a: 1}}}", r"fleet\.types\.B\.latency_s = .*a: 1.*: expected a number"),
     ],
 )
 def test_what_only_a_run_made_ready_can_judge_is_refused_by_its_place(setting, said):

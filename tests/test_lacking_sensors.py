@@ -22,7 +22,7 @@ from relief_ray.core.messages import WeightedSum
 from relief_ray.data import DataConfig, FederatedData, federate, load_dataset, open_dataset
 from relief_ray.data.dataset import PARSER_VERSION, cache_key
 from relief_ray.data.describe import describe
-from relief_ray.data.partition import available, lacking
+from relief_ray.data.partition import available, lacking, people_of
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.experiment.experiment import run_cell as drive
@@ -53,7 +53,7 @@ def mine(spec, members, path, subject):
 MINE = replace(GOOD, spec=replace(SPEC, lacks={lacks}), parse=mine)
 """
 NAMES = ("wrist", "hip", "ankle")
-ALL = {kind: list(NAMES) for kind in "ABC"}
+ALL = {kind: {"sensors": "all"} for kind in "ABC"}
 Lab = Callable[..., str]
 
 
@@ -72,7 +72,7 @@ def data_of(path: str, **values: object) -> FederatedData:
 
 
 def values_of(path: str, strategy: str = "relief", owned: object = ALL, **data: object) -> dict[str, object]:
-    values = {**PROBLEM, "data": {"name": path, "stride_s": 2.0, **data}, "fleet": {"owned": owned}}
+    values = {**PROBLEM, "data": {"name": path, "stride_s": 2.0, **data}, "fleet": {"types": owned}}
     return {**values, "strategy": strategy, "participation": 1.0, "rounds": 2}
 
 
@@ -84,8 +84,8 @@ def test_a_client_has_its_types_sensors_but_for_what_its_subject_lacks(lab: Lab)
     config = DataConfig(name=lab(), num_clients=8)
     absent = lacking(config, 8)
     assert absent == {4: (3, ("hip",)), 5: (3, ("hip",))}
-    owned = FleetConfig(owned={"B": ("wrist", "hip"), "C": ("hip", "ankle")})
-    fleet, _ = build_fleet(owned, NAMES, (1, 1, 2), 8, lacking=absent)
+    two = FleetConfig(types={"B": {"sensors": ("wrist", "hip")}, "C": {"sensors": ("hip", "ankle"), "share": 2}})
+    fleet, _ = build_fleet(two, NAMES, people_of(config, 8), lacks={3: ("hip",)})
     assert [c.modalities for c in fleet.clients] == [
         *[NAMES] * 2,
         *[("wrist", "hip")] * 2,
@@ -108,15 +108,16 @@ ABSENT = st.dictionaries(st.integers(0, 7), st.sets(st.sampled_from(NAMES), min_
 @given(st.tuples(SENSORS, SENSORS), ABSENT, st.integers(0, 7))
 def test_a_cohort_never_holds_a_client_whose_subject_lacks_its_sensor(types, absent, rotation) -> None:
     """A has all. Client n sends n for each group that it can train: the step is the mean of those with the sensor."""
-    owned = dict(zip("BC", (tuple(sensors) for sensors in types), strict=True))
+    owned = {"A": NAMES, **dict(zip("BC", (tuple(sensors) for sensors in types), strict=True))}
     roles = np.roll(list("AAABBBCC"), rotation).tolist()
     having = [({*NAMES} if r == "A" else {*owned[r]}) - absent.get(n, set()) for n, r in enumerate(roles)]
-    config, lacks = FleetConfig(owned=owned, rotation=rotation), {n: (n, tuple(a)) for n, a in absent.items()}
+    table = {name: {"sensors": sensors} for name, sensors in owned.items()}
+    config, lacks = FleetConfig(types=table, rotation=rotation), {n: tuple(a) for n, a in absent.items()}
     if not all(having) or {*NAMES} != set().union(*having):
         with pytest.raises(UserError, match=r"client-\d has no sensor|no client owns modality"):
-            build_fleet(config, NAMES, (3, 3, 2), 8, lacking=lacks)
+            build_fleet(config, NAMES, range(8), "dsa", lacks)
         return
-    fleet, _ = build_fleet(config, NAMES, (3, 3, 2), 8, lacking=lacks)
+    fleet, _ = build_fleet(config, NAMES, range(8), "dsa", lacks)
     assert [set(c.modalities) for c in fleet.clients] == having
     tasks = [task_of(LAYOUT, c.id, LAYOUT.accessible(c.modalities)) for c in fleet.clients]
     sent = [update_of(task, {j: torch.tensor([float(task.client)]) for j in task.up}) for task in tasks]
@@ -131,15 +132,22 @@ def test_a_cohort_never_holds_a_client_whose_subject_lacks_its_sensor(types, abs
 
 def test_a_client_without_any_sensor_is_refused_by_name(lab: Lab) -> None:
     """Person 3 is client 2, of type C."""
-    config = parse(values_of(lab(), owned={**ALL, "C": ["hip"]}))
+    config = parse(values_of(lab(), owned={**ALL, "C": {"sensors": "hip", "share": 2}}))
     said = (
-        r"client-2 has no sensor: clients of type C have hip \(fleet\.owned\.C\), and its subject 3 lacks hip "
+        r"client-2 has no sensor: clients of type C have hip \(fleet\.types\.C\.sensors\), and its subject 3 lacks hip "
         r"\(DatasetSpec\.lacks\); give type C a sensor that the subject has.*data\.subjects"
     )
     with pytest.raises(UserError, match=said):
         prepare(config)
-    with pytest.raises(UserError, match=r"no client owns modality 'hip' .*; lacking to subjects 1 and 2\); raise"):
-        prepare(parse(values_of(lab("1.0", '{1: ("hip",), 2: ("hip",)}'), owned={**ALL, "C": ["wrist", "ankle"]})))
+    with pytest.raises(UserError, match=r"no client owns modality 'hip' .*; lacking to subjects 1 and 2\); give"):
+        prepare(
+            parse(
+                values_of(
+                    lab("1.0", '{1: ("hip",), 2: ("hip",)}'),
+                    owned={**ALL, "C": {"sensors": ["wrist", "ankle"], "share": 2}},
+                )
+            )
+        )
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
@@ -262,7 +270,7 @@ def test_the_report_says_who_lacks_what(lab: Lab, tmp_path: Path) -> None:
     (experiment,) = by_setting(take_inventory([tmp_path / "runs"]))
     table = data_tables(experiment, "e")[1]
     assert table.caption.endswith(". Subject 3 lacks hip.")
-    assert [[c.text for c in row.cells][:3] for row in table.rows][2] == ["3", "C", "wrist + ankle"]
+    assert [[c.text for c in row.cells][:3] for row in table.rows][2] == ["3", "B", "wrist + ankle"]
 
 
 # Still for one person -------------------------------------------------------------------------------------------------

@@ -97,7 +97,11 @@ FedAvg as in the paper, RELIEF beside it; PAMAP2 on both backbones, every round 
 
 def _two_devices(dataset: str, subjects: tuple[int, int]) -> Level:
     """Level with one subject each on Orin-1 (Type A, every sensor) and Orin-2 (Type C, accelerometer alone)."""
-    settings = {"data.subjects": subjects, "fleet.counts": (1, 0, 1), "rounds": 100}
+    settings = {
+        "data.subjects": subjects,
+        "fleet.types": {"A": {"share": 1}, "B": {"share": 0}, "C": {"share": 1}},
+        "rounds": 100,
+    }
     return Level(name="device", settings=settings, datasets=(dataset,))
 
 

@@ -75,7 +75,7 @@ def device_monitor(
 def device_profile(
     backbone: Annotated[SomeText, option("The backbone; default cnn.", "cnn|moment_lora")] = None,
     settings: Set = None,
-    types: Annotated[str, option("Device types that get the measured speed.", "A,B,C")] = "A,B,C",
+    types: Annotated[SomeText, option("Device types that get the measured speed; default: all.", "NAMES")] = None,
     turns: Annotated[int, option("Number of repetitions.", min=1)] = 5,
     out: Annotated[SomePath, option("Default: profile-BACKBONE.json.", "FILE")] = None,
 ) -> None:
@@ -102,9 +102,9 @@ def cluster_head(
 def cluster_join(
     address: Annotated[str, argument("The head.", "HOST[:PORT]")],
     node: NodeChoice,
-    letter: Annotated[
-        Literal["a", "b", "c"] | None,
-        option("Device type; without it the node only offers its cores.", None, "--type"),
+    kind: Annotated[
+        str | None,
+        option("Device type of the fleet, in any case; without it the node only offers its cores.", "NAME", "--type"),
     ] = None,
     count: Annotated[int, option("Number of clients of that type at a time.", min=1)] = 1,
 ) -> None:

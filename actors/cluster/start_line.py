@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from actors.cluster import FIRST_PORT, GCS_PORT
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, require_listener
 from actors.runtime.tokens import MODE, PATH, WORD
-from relief_ray.support.errors import UserError, first_line
+from relief_ray.devices.fleet import fault_of_name, resource_of
+from relief_ray.support.errors import UserError, clipped, first_line
 from relief_ray.support.process import memory_bytes, num_cores
 from relief_ray.support.text import pip
 
@@ -159,8 +159,6 @@ def address_here(towards: str) -> str:
 
 # The line itself.
 
-DeviceLetter = Literal["a", "b", "c"]
-
 # The first ports of a node's range, in order; what is left of it is for worker processes.
 _SERVICES = (
     "node-manager-port",
@@ -238,15 +236,17 @@ def head_line(node: NodeOptions, *, port: int, dashboard_host: str, dashboard_po
     return _line(node, own, {"server": 1}, "server", HEALTH_CHECK | _JOB_STOP)
 
 
-def join_line(node: NodeOptions, address: str, letter: DeviceLetter | None, count: int) -> StartLine:
-    """A node that joins the cluster at ``address`` as ``count`` devices of type ``letter``; None: it lends cores only.
+def join_line(node: NodeOptions, address: str, kind: str | None, count: int) -> StartLine:
+    """A node that joins the cluster at ``address`` as ``count`` devices of type ``kind``; None: it lends cores only.
 
     Raises:
-        UserError: the temporary folder's name is too long, or the ports do not exist.
+        UserError: the temporary folder's name is too long, the ports do not exist, or the type's name is none.
     """
     _refuse_overlap(node.first_port, {})
-    offered = {} if letter is None else {f"type_{letter}": count}
-    device = "cores" if letter is None else f"type_{letter}"
+    if kind is not None and (fault := fault_of_name(kind)):
+        raise UserError(f"--type {clipped(kind)}: {fault}")
+    device = "cores" if kind is None else resource_of(kind)
+    offered = {} if kind is None else {device: count}
     return _line(node, [f"--address={address}"], offered, device, {})
 
 

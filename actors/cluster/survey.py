@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast
 
 import psutil
 
 from actors.cluster import start_line
-from actors.cluster.start_line import DeviceLetter
 from actors.runtime.placement import GRAIN
 from actors.runtime.session import MIB, SessionOptions, ray_session, total_of
+from relief_ray.devices.fleet import resource_of
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed, several
 
@@ -27,7 +27,7 @@ Bundle = Mapping[str, float]
 _MANY: Final = 1000
 # Resources that any node may lend; every other one is a device's own.
 PLAIN: Final = ("CPU", "GPU", "memory")
-_JOINABLE: Final[Mapping[tuple[str, ...], str]] = {(f"type_{letter}",): letter for letter in get_args(DeviceLetter)}
+_TYPE: Final = resource_of("")
 # Options of `cluster join` for what any node may lend, and the unit that they count.
 _OPTIONS: Final = {"CPU": ("--num-cpus", 1), "GPU": ("--num-gpus", 1), "memory": ("--memory-mib", MIB)}
 
@@ -92,18 +92,18 @@ def _change(own: tuple[str, ...], total: Bundle, join: str) -> str:
     )
     if not own:
         return join + options
-    if own not in _JOINABLE:
+    if len(own) > 1 or not own[0].startswith(_TYPE):
         offered = json.dumps({name: ceil(total[name] - GRAIN) for name in own})
         return (
             f"`cluster join` has no option for {' with '.join(own)}: add --resources='{offered}' to the `ray start` "
             f"that this prints: {join}{options} --print"
         )
     number = max(1, round(total[own[0]]))
-    return f"{join} --type {_JOINABLE[own]}{f' --count {number}' if number > 1 else ''}{options}"
+    return f"{join} --type {own[0].removeprefix(_TYPE)}{f' --count {number}' if number > 1 else ''}{options}"
 
 
 def in_words(resources: Bundle) -> str:
-    """``4 cores, 2 GPUs, 3 x type_a, 1,024 MiB``."""
+    """``4 cores, 2 GPUs, 3 x type_watch, 1,024 MiB``."""
     offered = {name: amount for name, amount in sorted(resources.items()) if amount > 0}
     parts = [
         f"{offered[name]:g} {unit}{'' if offered[name] == 1 else 's'}"

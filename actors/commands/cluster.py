@@ -413,7 +413,7 @@ def head(node: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) 
         "\n".join(
             (
                 f"head    {place} with {_offer(settled.capacity)}; dashboard and jobs at {url}",
-                f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
+                f"device  relief-ray cluster join {place} --type TYPE --token COPY_OF_THE_TOKEN",
                 f"check   relief-ray cluster check --address {place}{option}",
                 f"job     relief-ray submit --address {url}{option} -- grid smoke",
                 f"run     {variables}relief-ray run demo --address {place} --placement typed",
@@ -424,18 +424,18 @@ def head(node: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) 
     line.run()
 
 
-def join(address: str, node: NodeChoice, letter: start_line.DeviceLetter | None, count: int) -> None:
+def join(address: str, node: NodeChoice, kind: str | None, count: int) -> None:
     """Join a cluster in the place of this process, or print how.
 
     Raises:
         UserError: nothing answers, the token is refused, or the versions cannot be one cluster.
     """
     tokens.refuse_open(node.insecure)
-    if letter is None and count != 1:
-        raise UserError(f"--count {count}: counts devices of a type; expected --type a, b or c with it")
+    if kind is None and count != 1:
+        raise UserError(f"--count {count}: counts devices of a type; expected --type NAME with it")
     place = start_line.with_port(address)
     settled = _settled(node, place.rpartition(":")[0], is_head=False)
-    line = start_line.join_line(settled, place, letter, count)
+    line = start_line.join_line(settled, place, kind, count)
     if node.print_only:
         print(line.text())
         return
@@ -444,7 +444,7 @@ def join(address: str, node: NodeChoice, letter: start_line.DeviceLetter | None,
         # For `ray start`, which has this environment.
         tokens.use_token(settled.token)
     start_line.joinable(place)
-    device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
+    device = "cores only" if kind is None else f"{count} x type {kind}"
     say(f"joins   {place} as {device}, with {_offer(settled.capacity)}")
     line.run()
 

@@ -56,7 +56,8 @@ _NEXT: dict[Kind, tuple[str, ...]] = {
         "data synth {name}:{NAME} --out {name}-data",
         "export RELIEF_DATA=$PWD/{name}-data",
         "data describe {name}:{NAME}",
-        "run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
+        "run quick --set data.name={name}:{NAME} "
+        "--set 'fleet.types={{B: {{sensors: [acc, gyro]}}, C: {{sensors: [acc]}}}}'",
     ),
     "backbone": (
         "model describe quick --set backbone={name}:{Name}",

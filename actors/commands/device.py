@@ -27,7 +27,7 @@ from relief_ray.config.experiment import assign, parse
 from relief_ray.data.describe import list_datasets
 from relief_ray.data.source import search_roots
 from relief_ray.devices import power_sensors
-from relief_ray.devices.fleet import TYPES
+from relief_ray.devices.fleet import device_types
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.kernels.library import library, why_missing
@@ -531,7 +531,9 @@ def _row(rail: RailEnergy) -> list[str]:
 _BUSY = 0.7
 
 
-def profile(backbone: str | None, settings: Sequence[Setting], types: str, turns: int, out: Path | None) -> Result:
+def profile(
+    backbone: str | None, settings: Sequence[Setting], types: str | None, turns: int, out: Path | None
+) -> Result:
     """Measure, write the profile, and say how to use it.
 
     Raises:
@@ -540,13 +542,13 @@ def profile(backbone: str | None, settings: Sequence[Setting], types: str, turns
     if backbone is not None and backbone not in BACKBONES:
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
     config = parse(assign({"backbone": {"name": backbone}} if backbone else {}, settings))
-    wanted = {name.strip() for name in types.split(",") if name.strip()}
-    if not wanted or wanted - set(TYPES):
-        raise UserError(f"--types {types}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
+    known, wanted = [*device_types(config.fleet)], {name.strip() for name in (types or "").split(",") if name.strip()}
+    if types is not None and (not wanted or wanted - set(known)):
+        raise UserError(f"--types {types}: expected some of {','.join(known)}, e.g. --types {','.join(known)}")
     path = out or Path(f"profile-{backbone_name(config.backbone).replace(':', '.')}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
-    measured = profile_device(config, tuple(name for name in TYPES if name in wanted), turns)
+    measured = profile_device(config, tuple(name for name in known if name in wanted or types is None), turns)
     write_atomic(path, profile_text(measured).encode())
     return Result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
 

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import Result, figure
 from relief_ray.core.messages import Assignment, ClientInfo
+from relief_ray.devices.fleet import own_gap
 from relief_ray.experiment.setup import Setup, choose_engine, context_of, prepare
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import cost_figures
@@ -188,10 +189,11 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
         [
             name,
             str(sum(client.device == name for client in fleet.clients)),
-            f"{kind.peak_tops:g}",
+            "-" if kind.tops is None else f"{kind.tops:g}",
             f"{kind.power.active_w:g} / {kind.power.comm_w:g} / {kind.power.idle_w:g}",
-            f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}",
+            f"{kind.uplink_mbit_s:g} / {kind.downlink_mbit_s:g}",
             f"{1e3 * kind.latency_s:g}",
+            f"{100 * kind.available:g}",
         ]
         for name, kind in setup.types.items()
     ]
@@ -218,8 +220,8 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
         f"{counted(config.training.epochs, 'local epoch')}",
         f"Clients that own a sensor: {cohorts}{f'; rare: {listed(setup.rare)}' if setup.rare else ''}",
         "",
-        "Device types",
-        table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], types),
+        f"Device types, the fastest {own_gap(setup.types):.3g} times as fast as the slowest",
+        table(["type", "clients", "TOPS", "W active/link/idle", "Mbit/s up/down", "latency ms", "there %"], types),
         "",
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
         table(["client", "type", "sensors", "windows", *clocks, "mandatory"], clients, left=3),

@@ -1,6 +1,6 @@
 """Placement of workers: typed resources where the cluster has them, CPU shares otherwise.
 
-``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names
+``type_watch``, ``type_phone`` are Ray resources that a device offers when it joins; a client's device type names
 what it asks for.
 """
 
@@ -102,7 +102,7 @@ def plan_actors(
     )
     if placement == "typed" and short:
         raise UserError(
-            f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
+            f"runtime.placement = 'typed': {short}; start a node with it (relief-ray cluster join HEAD --type NAME), "
             "use fewer clients, or set runtime.placement=virtual"
         )
     if placement != "virtual" and not short:

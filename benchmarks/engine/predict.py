@@ -120,7 +120,7 @@ def bills(prepared: Setup, num_windows: int, seen: Seen, row: Throughput) -> dic
     profile = Profile(origin="this machine", backbone="cnn", engine=prepared.engine, devices={DEVICE: row})
     accountant = CostAccountant(
         counter=prepared.accountant.counter,
-        types={DEVICE: DeviceType(name=DEVICE, peak_tops=1.0, active_power_w=1.0)},
+        types={DEVICE: DeviceType(name=DEVICE, tops=1.0, active_power_w=1.0)},
         clocks={
             "split": Split(),
             "measured": Measured(profile=profile),

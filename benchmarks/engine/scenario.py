@@ -154,7 +154,7 @@ def configure(
         name="benchmark",
         strategy=preset(strategy),
         data=DataConfig(name=scenario.dataset, num_clients=scenario.num_clients),
-        fleet=FleetConfig(counts=None if scenario.mixed else (1, 0, 0)),
+        fleet=FleetConfig(types={} if scenario.mixed else {"A": {"count": scenario.num_clients}}),
         training=TrainingConfig(epochs=scenario.epochs, engine=engine),
         evaluation=EvaluationConfig(every=NEVER),
         runtime=RuntimeConfig(mode="packed", num_hosts=num_hosts),
@@ -169,7 +169,7 @@ def setup(
     """The product, ready to run on the scenario."""
     config = configure(scenario, strategy, engine, num_hosts, rounds)
     spec = scenario.spec
-    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, scenario.num_clients)
+    fleet, types = build_fleet(config.fleet, spec.names, (None,) * scenario.num_clients, spec.name)
     return assemble(
         config, federated(scenario), with_windows(fleet, [scenario.num_windows] * len(fleet)), types, engine
     )

@@ -277,6 +277,17 @@ class ExperimentConfig(FrozenConfig):
         return self
 
     @model_validator(mode="after")
+    def _people_are_there(self) -> ExperimentConfig:
+        if (people := self.fleet.people) and self.data.partition != "subject":
+            raise ValueError(
+                f"fleet.types gives devices to the people {list(people)}, but data.partition = "
+                f"{self.data.partition!r} mixes people in a client; take data.partition=subject, or counts or shares"
+            )
+        if unknown := sorted(set(people) - set(known := self.data.spec().subjects)):
+            raise ValueError(f"fleet.types: {self.data.name} has no people {unknown}, expected some of {list(known)}")
+        return self
+
+    @model_validator(mode="after")
     def _reachable_is_enough(self) -> ExperimentConfig:
         if self.transfer.download == "reachable" and (reason := self.strategy.only_whole):
             raise ValueError(
@@ -337,7 +348,9 @@ class ExperimentConfig(FrozenConfig):
             if isinstance(section, BaseModel):  # by its own class's defaults, not by the section that is default here
                 identity[key] = section.model_dump(mode="json", exclude_defaults=True) | names.get(key, {})
         if self.costs.profile is not None:
-            identity["costs"]["profile"] = _sha256(Path(self.costs.profile))
+            identity["costs"]["profile"] = _sha256("costs.profile", Path(self.costs.profile))
+        if self.fleet.types:  # their order counts, which a hash of a mapping forgets
+            identity["fleet"]["types"] = [[n, _of_content(n, figures)] for n, figures in self.fleet.types.items()]
         return {"schema": SCHEMA} | {key: value for key, value in identity.items() if value != {}}
 
     @property
@@ -367,13 +380,20 @@ class ExperimentConfig(FrozenConfig):
         return max(fits, key=lambda name: fits[name])
 
 
-def _sha256(path: Path) -> str:
+def _of_content(name: str, figures: Mapping[str, object]) -> dict[str, object]:
+    """A device type's figures, its profile by the file's content."""
+    path = figures.get("profile")
+    found = {"profile": _sha256(f"fleet.types.{name}.profile", Path(path))} if isinstance(path, str) else {}
+    return {**figures, **found}
+
+
+def _sha256(key: str, path: Path) -> str:
     try:
         return sha256_of(read_whole(path))
     except (OSError, ValueError) as error:  # ValueError: no path on any disk, a half of a character or a NUL
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(
-            f"costs.profile = {clipped(str(path))}: cannot be read ({why}); name a file that `relief-ray` can read"
+            f"{key} = {clipped(str(path))}: cannot be read ({why}); name a file that `relief-ray` can read"
         ) from error
 
 

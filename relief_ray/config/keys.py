@@ -63,7 +63,7 @@ class Key:
     """The setting without which it is refused, ``training.optimizer=sgd``; empty: none."""
 
     def holds(self, path: str) -> bool:
-        """Whether ``path`` is the key's or leads into its value, as ``fleet.owned.C`` and ``data.subjects.0`` do."""
+        """Whether ``path`` is the key's or leads into its value, as ``fleet.types.C`` and ``data.subjects.0`` do."""
         return path == self.key or (bool(self.schema) and path.startswith(f"{self.key}."))
 
     @property

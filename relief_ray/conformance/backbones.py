@@ -255,7 +255,7 @@ def _train(
     config = TrainerConfig(lr=0.05, batch_size=_BATCH_SIZE, missing=missing, engine=engine, rule=UpdateRule(name="sgd"))
     windows = {m: x for m, x in bench.inputs(backbone, _NUM_WINDOWS).items() if m in present}
     labels = torch.arange(_NUM_WINDOWS) % bench.shape.num_classes
-    info = ClientInfo(id=0, name="noise", device="A", modalities=tuple(present), num_windows=_NUM_WINDOWS)
+    info = ClientInfo(id=0, name="noise", device="noise", modalities=tuple(present), num_windows=_NUM_WINDOWS)
     context = ClientContext(
         info=info, round=1, layout=backbone.layout, start=backbone.params(), state=NO_STATE, streams=Streams(seed=0)
     )

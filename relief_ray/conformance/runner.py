@@ -29,6 +29,7 @@ from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judg
 from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
+from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.experiment import MakeExecutor, never, run_cell, same
 from relief_ray.experiment.lifecycle import as_begun
@@ -43,13 +44,13 @@ from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
 
-FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
+FAST_LINK = {"uplink_mbit_s": 8e4, "downlink_mbit_s": 8e4, "latency_s": 0.0}
 PROBLEM: Mapping[str, object] = {
     "name": "conformance",
     "data": {"name": "dsa_mini", "stride_s": 20.0},
     "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
     "training": {"epochs": 1, "lr": 0.01},
-    "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
+    "fleet": {"gap": 2.0, "types": {name: FAST_LINK for name in DEVICES["paper"]}},
     "evaluation": {"every": 2},
     "rounds": 3,
     "participation": 0.5,

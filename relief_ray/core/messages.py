@@ -101,10 +101,12 @@ class Fleet:
     Attributes:
         clients: clients in id order.
         modalities: all ``M`` modalities in canonical order, rare ones last.
+        types: names of the device types in order of capability, most first; empty: in the order of the alphabet.
     """
 
     clients: tuple[ClientInfo, ...]
     modalities: tuple[str, ...]
+    types: tuple[str, ...] = ()
 
     def __getitem__(self, client: ClientId) -> ClientInfo:
         """Return the client with that id."""
@@ -113,6 +115,11 @@ class Fleet:
     def __len__(self) -> int:
         """Return the number of clients, ``N``."""
         return len(self.clients)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the device types in order of capability."""
+        return self.types or tuple(sorted({c.device for c in self.clients}))
 
     def cohort(self, modality: str) -> tuple[ClientId, ...]:
         """Return ``C_m``, the clients that have ``modality`` (Section III-B)."""

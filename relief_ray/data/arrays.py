@@ -101,7 +101,6 @@ def dataset(
         null_labels=(0,),
         subjects=tuple(recordings),
         lacks={number: lacking[person] for number, person in zip(numbers, people, strict=True) if person in lacking},
-        type_counts=(1, 1, 1),
         citation="its owner",
         licence="its owner's",
         member=r"^-?\d+\.npz$",

@@ -135,9 +135,6 @@ def _description(spec: DatasetSpec) -> _Found:
         re.compile(spec.member)
     except re.error as error:
         yield "description", f"member = '{clipped(spec.member)}' is no regular expression ({error})"
-    if len(spec.type_counts) != 3 or min(spec.type_counts) < 0 or sum(spec.type_counts) == 0:
-        expected = "expected three numbers (A, B, C), none negative, not all 0"
-        yield "description", f"type_counts = {spec.type_counts}, {expected}"
     if not 0.0 <= spec.max_nan_share < 1.0:
         yield "description", f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1"
 

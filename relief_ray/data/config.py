@@ -9,6 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
+from relief_ray.support.errors import counted
 from relief_ray.support.frozen import ReadWith, SwitchedConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
@@ -19,7 +20,10 @@ MAX_CLIENTS: Final = 1_000_000
 
 # Added after results were computed: left out of the data's digest where they have their defaults.
 _ADDED: Final = frozenset(
-    {"window_s", "max_filled", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"}
+    {
+        *("window_s", "max_filled", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"),
+        *("leave_out", "test_subjects"),
+    }
 )
 
 
@@ -30,6 +34,7 @@ class DataConfig(SwitchedConfig):
     read_with: ClassVar[ReadWith] = (
         ("partition", ("dirichlet", "quantity"), ("dirichlet_alpha", "min_partition_size")),
         ("partition", "dirichlet", ("self_balancing",)),
+        ("split", "held_out_subject", ("leave_out", "test_subjects")),
     )
 
     name: str = "dsa_mini"
@@ -37,7 +42,12 @@ class DataConfig(SwitchedConfig):
     split: SplitName = "within_subject"
     """`within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md)."""
     fold: int = Field(default=0, ge=0)
-    """Number of the held-out pair of subjects, from 0; for `held_out_subject` alone."""
+    """Number of the held-out subjects, from 0: fold f holds out the f-th `leave_out` of them; for `held_out_subject`
+    alone."""
+    leave_out: int = Field(default=2, ge=1)
+    """Subjects that a fold holds out, so that each is tested on in one fold; the last fold may have fewer."""
+    test_subjects: tuple[int, ...] = ()
+    """The subjects that are held out instead; empty: those of `fold`."""
     window_s: float | None = Field(default=None, gt=0.0, le=600.0)
     """Seconds of a window; None: the dataset's own (5.12 of the built-in ones)."""
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
@@ -104,13 +114,25 @@ class DataConfig(SwitchedConfig):
                 f"data.stride_s={self.stride_s:g}: is less than a row of {spec.name}, expected at least "
                 f"{1 / spec.rate_hz:g} (its {spec.rate_hz} Hz)"
             )
-        folds = max(1, len(self.subject_ids()) // 2)
         if self.split != "held_out_subject" and self.fold:
             raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")
-        if self.fold >= folds:
-            known = f"folds 0..{folds - 1} (two subjects each); choose among these"
+        if self.fold >= self.num_folds:
+            known = f"folds 0..{self.num_folds - 1} ({counted(self.leave_out, 'subject')} each); choose among these"
             raise ValueError(f"data.fold={self.fold}: {spec.name} has {known}")
+        return self._held_out_fits()
+
+    def _held_out_fits(self) -> "DataConfig":
+        place, people = f"data.test_subjects={list(self.test_subjects)}", self.subject_ids()
+        if unknown := sorted(set(self.test_subjects) - set(people)):
+            raise ValueError(f"{place}: {unknown} do not take part, expected some of {list(people)}")
+        if self.test_subjects and self.fold:
+            raise ValueError(f"{place}: with data.fold={self.fold}, expected one of the two; remove either")
         return self
+
+    @property
+    def num_folds(self) -> int:
+        """Folds in which everybody who takes part is tested on once."""
+        return -(-len(self.subject_ids()) // self.leave_out)
 
     def spec(self) -> DatasetSpec:
         """The dataset's description with the chosen units and length of windows."""

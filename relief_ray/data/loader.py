@@ -37,8 +37,6 @@ class DatasetSpec:
         classes: class names; a label is an index into them.
         labels: the raw codes of ``classes``, in the same order: any whole numbers.
         subjects: the subjects' numbers in the files.
-        type_counts: clients of device type A (most sensors) to C (fewest), as a ratio for any number of clients
-            (built-in sets: the paper, Section VI).
         citation: whom to cite.
         licence: what is allowed.
         doi: its DOI; empty without one.
@@ -70,7 +68,6 @@ class DatasetSpec:
     classes: tuple[str, ...]
     labels: tuple[int, ...]
     subjects: tuple[int, ...]
-    type_counts: tuple[int, int, int]
     citation: str
     licence: str
     member: str

@@ -27,7 +27,7 @@ from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL, Codes, Ints, Mask
-from relief_ray.support.errors import Setting, UserError, listed
+from relief_ray.support.errors import Setting, UserError, counted, listed, several
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
 #
@@ -210,12 +210,22 @@ class BoutWindows(NamedTuple):
 
 
 def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
-    """Those of the subjects' `positions` that are test subjects: fold f holds out numbers 2f+1 and 2f+2, from 1."""
+    """Those of the subjects' `positions` that are test subjects: `test_subjects`, or the f-th `leave_out` in fold f.
+
+    Raises:
+        UserError: nobody is left to train.
+    """
     if config.split != "held_out_subject":
         return ()
-    if len(positions) < 3:
-        raise UserError(f"data.split=held_out_subject needs at least 3 subjects, found {len(positions)}")
-    return tuple(positions[2 * config.fold : 2 * config.fold + 2])
+    first, subjects = config.leave_out * config.fold, config.spec().subjects
+    tested = tuple(p for p in positions if subjects[p] in config.test_subjects)
+    tested = tested or tuple(positions[first : first + config.leave_out])
+    if len(positions) <= len(tested):
+        raise UserError(
+            f"data.split=held_out_subject: all of the {counted(len(positions), 'subject')} are held out "
+            f"(data.leave_out={config.leave_out}, data.test_subjects={list(config.test_subjects)}); leave one to train"
+        )
+    return tested
 
 
 def cut_tail(start: int, stop: int, fraction: float, window: int, step: int = 1) -> tuple[int, int] | None:
@@ -304,17 +314,18 @@ def chosen_positions(config: DataConfig) -> tuple[int, ...]:
     return tuple(subjects.index(subject) for subject in config.subject_ids())
 
 
-def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[str, ...]]]:
-    """Clients whose subject lacks sensors (``DatasetSpec.lacks``), with the subject's number and those sensors.
+def people_of(config: DataConfig, num_clients: int) -> tuple[int | None, ...]:
+    """The person whose windows each client has; None where the partition mixes people.
 
     Raises:
-        UserError: the partition mixes people in a client, and somebody lacks a sensor.
+        UserError: it does, and somebody lacks a sensor (``DatasetSpec.lacks``).
     """
     spec = config.spec()
     people = [spec.subjects[position] for position in training_positions(config)]
-    if spec.lacks.keys().isdisjoint(people):
-        return {}
-    if config.partition != "subject":
+    if config.partition == "subject":
+        cohorts = zip(people, clients_of(len(people), num_clients), strict=True)
+        return tuple(person for person, clients in cohorts for _ in clients)
+    if not spec.lacks.keys().isdisjoint(people):
         who = "; ".join(f"subject {s} lacks {listed(spec.lacks[s])}" for s in people if s in spec.lacks)
         whole = [s for s in config.subject_ids() if s not in spec.lacks]
         raise UserError(
@@ -322,8 +333,21 @@ def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[
             f"take data.partition=subject"
             + (f", or only people with all sensors: data.subjects={whole}" if whole else "")
         )
-    cohorts = zip(people, clients_of(len(people), num_clients), strict=True)
-    return {n: (s, tuple(spec.lacks[s])) for s, clients in cohorts if s in spec.lacks for n in clients}
+    return (None,) * num_clients
+
+
+def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Clients whose subject lacks sensors (``DatasetSpec.lacks``), with the subject's number and those sensors.
+
+    Raises:
+        UserError: the partition mixes people in a client, and somebody lacks a sensor.
+    """
+    lacks = config.spec().lacks
+    return {
+        n: (person, tuple(lacks[person]))
+        for n, person in enumerate(people_of(config, num_clients) if lacks else ())
+        if person is not None and person in lacks
+    }
 
 
 def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
@@ -369,12 +393,25 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
         notes=dict(sorted(Counter(bout.note for bout in bouts if bout.note).items())),
         left_out={str(subject): number for subject, number in left_out.items() if number},
     )
+    _refuse_in_both(split, config)
     longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)
     room = Counter[int]()
     for bout, table in zip(bouts, trained, strict=True):
         room[bout.subject] = max(room[bout.subject], len(table))
     _require_windows(split, config, longest / spec.rate_hz, room)
     return split
+
+
+def _refuse_in_both(split: Split, config: DataConfig) -> None:
+    """Check that people who are held out are in the test part alone.
+
+    Raises:
+        UserError: some are not; they are named.
+    """
+    trained = {int(p) for table in (*split.train, *split.validation) for p in np.unique(table[:, 2])}
+    if config.split == "held_out_subject" and (both := trained & set(split.test[:, 2].tolist())):
+        names = several("subject", [config.spec().subjects[p] for p in both])
+        raise UserError(f"data.split=held_out_subject: windows of {names} are in training and in test, expected in one")
 
 
 def _assign(bouts: Sequence[Table], cohorts: Sequence[Sequence[int]], num_clients: int) -> tuple[Table, ...]:

@@ -22,7 +22,7 @@ from relief_ray.devices.workload import Workload
 from relief_ray.plugins.blame import call_users, called, require, users_function, with_line
 from relief_ray.plugins.contract import kind_violation, times_violation
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path, load_kind
-from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.support.errors import UserCodeError, UserError, listed, nearest, shown
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig
 
@@ -38,7 +38,7 @@ class ClockContext:
         utilisation: share of a device's speed that training reaches, by what is counted: ``flop_proportional`` (FLOPs
             of the trained groups alone) and ``split`` (all). Fitted per backbone, or ``costs.utilisation`` for both.
         types: the fleet's device types by name.
-        profile: the device profile that ``costs.profile`` names; None where it names none.
+        profile: rows of the device profiles that ``costs.profile`` and the types name; None where none is named.
     """
 
     backbone: str
@@ -61,6 +61,8 @@ class TimeModel(FrozenConfig):
     """The training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run."""
     needs_profile: ClassVar[bool] = False
     """Whether it can only be built where ``costs.profile`` names a device profile."""
+    needs_tops: ClassVar[bool] = False
+    """Whether it divides by the peak speed of every device type."""
     is_fitted: ClassVar[bool] = False
     """Whether its constants were chosen so that FedAvg's joules agree with the paper's (``calibration.FITTED``)."""
 
@@ -106,6 +108,7 @@ class _Fitted(TimeModel):
     """A clock that divides FLOPs by the device's speed and a utilisation that was fitted to the paper's joules."""
 
     is_fitted = True
+    needs_tops = True
     counted: ClassVar[str]
     """Whose FLOPs the utilisation is fitted to, a key of ``ClockContext.utilisation``."""
     utilisation: float = Field(default=1.0, gt=0)
@@ -182,10 +185,10 @@ class Throughput(FrozenConfig):
     """FLOP/s of backward passes."""
     optimizer_flops_per_s: float = Field(gt=0)
     """FLOP/s of optimizer steps."""
-    uplink_bytes_per_s: float | None = Field(default=None, gt=0)
-    """Speed of uploads; None: the device type's."""
-    downlink_bytes_per_s: float | None = Field(default=None, gt=0)
-    """Speed of downloads; None: the device type's."""
+    uplink_mbit_s: float | None = Field(default=None, gt=0)
+    """Speed of uploads in 10^6 bits/s; None: the device type's."""
+    downlink_mbit_s: float | None = Field(default=None, gt=0)
+    """Speed of downloads in 10^6 bits/s; None: the device type's."""
     latency_s: float | None = Field(default=None, ge=0)
     """Seconds that each transfer takes besides; None: the device type's."""
     stagewise: Stagewise | None = None
@@ -281,7 +284,7 @@ class Measured(TimeModel):
                 f"none for type {device.name!r}; profile that device or choose another time model"
             )
         row = self.profile.devices[device.name]
-        link = row.model_dump(include={"uplink_bytes_per_s", "downlink_bytes_per_s", "latency_s"}, exclude_none=True)
+        link = row.model_dump(include={"uplink_mbit_s", "downlink_mbit_s", "latency_s"}, exclude_none=True)
         up_s, down_s = link_times(device.model_copy(update=link), load)
         forward_s, backward_s, optimizer_s = row.compute_s(load)
         return StageTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, up_s=up_s, down_s=down_s)
@@ -402,6 +405,11 @@ def _build_clock(name: str, context: ClockContext) -> TimeModel:
     clock = _find_clock(name)
     if clock.needs_profile and context.profile is None:
         raise UserError(f"{_KEY} = {name!r} needs a device profile; set costs.profile=FILE")
+    if clock.needs_tops and (unknown := _without_tops(context)):
+        raise UserError(
+            f"{_KEY} = {name!r} needs the tops of every device type, found none of {listed(unknown)}; give them in "
+            "fleet.types, or set costs.planning_time=measured"
+        )
     if not isinstance(clock, type):
         return clock
     built = call_users(clock.build, context)
@@ -410,9 +418,17 @@ def _build_clock(name: str, context: ClockContext) -> TimeModel:
     return built
 
 
+def _without_tops(context: ClockContext) -> list[str]:
+    return [name for name, kind in context.types.items() if kind.tops is None]
+
+
 def build_clocks(context: ClockContext, planning: str) -> dict[str, TimeModel]:
     """The clocks that a run records: all built-in ones that can be built, and the one that it plans with."""
-    names = [name for name, kind in CLOCKS.items() if context.profile is not None or not kind.needs_profile]
+    names = [
+        name
+        for name, kind in CLOCKS.items()
+        if (context.profile is not None or not kind.needs_profile) and not (kind.needs_tops and _without_tops(context))
+    ]
     return {name: _build_clock(name, context) for name in dict.fromkeys((*names, planning))}
 
 

@@ -157,6 +157,7 @@ class Experiment:
                 speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                 left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
                 warnings=(
+                    *setup.missed(round_),
                     *self.untrained.add_updates(round_, [s for r in result.trained.worked for s in r.sq_norm.values()]),
                     *self.untrained.add(
                         round_,
@@ -198,12 +199,15 @@ class Experiment:
         self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
-        """Draw ``max(1, round(p N))`` clients without replacement, or take all where the method needs everybody."""
-        clients = self.setup.fleet.clients
+        """Draw ``max(1, round(p N))`` of the clients that are there without replacement, or take all of them.
+
+        All are taken where the method needs everybody. Who is there is drawn by round and client (``available``).
+        """
+        everyone, clients = self.setup.fleet.clients, self.setup.there(round_)
         share = self.setup.config.participation
         if share >= 1.0 or self.setup.strategy.everybody(self.state):
             return clients
-        number = max(1, round(share * len(clients)))
+        number = min(len(clients), max(1, round(share * len(everyone))))
         chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)
         return tuple(clients[i] for i in sorted(chosen))
 

@@ -382,7 +382,11 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         planning_model=config.costs.planning_time,
         coverage=as_json(setup.data.coverage),
         fleet=as_json(
-            {"modalities": setup.fleet.modalities, "clients": [_client_facts(c) for c in setup.fleet.clients]}
+            {
+                "modalities": setup.fleet.modalities,
+                "types": setup.fleet.types,
+                "clients": [_client_facts(c) for c in setup.fleet.clients],
+            }
         ),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=calibration_of(setup),

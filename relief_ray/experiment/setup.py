@@ -21,7 +21,7 @@ from relief_ray.data import FederatedData, federate, num_clients, open_dataset, 
 from relief_ray.data.describe import data_warnings
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.data.partition import lacking
+from relief_ray.data.partition import people_of
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.accounting import CostAccountant, CostPlanner, Counter, WholeRounds, assumed_engine
 from relief_ray.devices.calibration import utilisations
@@ -38,7 +38,7 @@ from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
 from relief_ray.records.metrics import OwnMetric, own_metrics, own_value
-from relief_ray.support.errors import Setting, UserError, several
+from relief_ray.support.errors import Setting, UserError, listed, several
 from relief_ray.support.process import choose_device
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK
@@ -102,26 +102,44 @@ def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping
     other = [f"{k} {seen.get(k)!r} (here {wanted.get(k)!r})" for k in keys]
     if not other:
         return ()
-    return (f"{config.costs.profile}: measured with {'; '.join(other)}: its seconds are extrapolated; profile again",)
+    place = config.costs.profile or "profile of fleet.types"
+    return (f"{place}: measured with {'; '.join(other)}: its seconds are extrapolated; profile again",)
 
 
 def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile | None:
-    """The device profile that the configuration names, if it names one.
+    """The device profile that the configuration names, with rows of those that device types name; None: none is.
+
+    Where only some types have one, it is of use to the clock that plans with it alone.
 
     Raises:
-        UserError: the profile cannot be read, or was made with another backbone or engine.
+        UserError: a profile cannot be read, or was made with another backbone or engine, or has several rows, none of
+            its type.
     """
-    if config.costs.profile is None:
+    types = device_types(config.fleet)
+    base = None if config.costs.profile is None else _profile_of(config, config.costs.profile, engine)
+    rows, last = dict(base.devices) if base else {}, base
+    for name, kind in types.items():
+        if kind.profile is not None:
+            last = _profile_of(config, kind.profile, engine)
+            if name not in last.devices and len(last.devices) > 1:
+                raise UserError(f"fleet.types.{name}.profile: {kind.profile} has rows for {listed(last.devices)}")
+            rows[name] = last.devices.get(name) or next(iter(last.devices.values()))
+    is_partial = base is None and not types.keys() <= rows.keys()
+    if last is None or (is_partial and config.costs.planning_time != Measured.name):
         return None
-    profile = load_profile(Path(config.costs.profile))
+    return (base or last).model_copy(update={"devices": rows})
+
+
+def _profile_of(config: ExperimentConfig, path: str, engine: Engine | None) -> Profile:
+    profile = load_profile(Path(path))
     if profile.backbone != (name := backbone_name(config.backbone)):
         raise UserError(
-            f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {name!r}; "
+            f"{path}: measured with backbone {profile.backbone!r}, expected {name!r}; "
             "profile the device with this backbone"
         )
     if None not in (engine, profile.engine) and profile.engine != engine:
         raise UserError(
-            f"{config.costs.profile}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
+            f"{path}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
             f"profile the device with {Setting('training.engine', engine)}"
         )
     return profile
@@ -153,6 +171,25 @@ class Planned:
     def streams(self) -> Streams:
         """Random generators by purpose, round and client."""
         return Streams(seed=self.config.seed)
+
+    def there(self, round_: int) -> tuple[ClientInfo, ...]:
+        """Return the clients that are there in a round, drawn by round and client (``fleet.types``, ``available``)."""
+        chances = {name: kind.available for name, kind in self.types.items()}
+
+        def is_there(client: ClientInfo) -> bool:
+            chance = chances[client.device]
+            return chance == 1.0 or self.streams.numpy("fleet.available", round_, client.id).random() < chance
+
+        return tuple(filter(is_there, self.fleet.clients))
+
+    def missed(self, round_: int) -> tuple[str, ...]:
+        """Return a line on the types of which nobody is there in a round, but in the round before."""
+        if all(kind.available == 1.0 for kind in self.types.values()):
+            return ()
+        after, before = ({c.device for c in self.there(n)} for n in (round_, round_ - 1))
+        own = {c.device for c in self.fleet.clients}
+        gone = [name for name in self.types if name in own - after and (name in before or round_ == 1)]
+        return (f"round {round_}: no client of type {listed(gone)} is there (available)",) if gone else ()
 
     def context(self, round_: int = 1, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
         """Return the method's input in a round of these clients, of all by default."""
@@ -347,12 +384,11 @@ def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine |
 def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet, dict[str, DeviceType]]:
     """Build so many clients, without windows, and the device types; no file of the dataset is read."""
     spec = config.data.spec()
-    absent = lacking(config.data, num_clients)
-    return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients, lacking=absent)
+    return build_fleet(config.fleet, spec.names, people_of(config.data, num_clients), spec.name, spec.lacks)
 
 
 def _pool_clients(setup: Setup) -> Setup:
-    """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound).
+    """Replace the fleet by one client of the first type with all windows and all sensors (the ``central`` bound).
 
     Raises:
         UserError: some of these windows are of people who lack a sensor.
@@ -366,7 +402,11 @@ def _pool_clients(setup: Setup) -> Setup:
             f"leave the method out, or those people: data.subjects={[s for s in people if not lacks.get(s)]}"
         )
     everyone = ClientInfo(
-        id=0, name=setup.strategy.name, device="A", modalities=setup.fleet.modalities, num_windows=len(windows)
+        id=0,
+        name=setup.strategy.name,
+        device=setup.fleet.order[0],
+        modalities=setup.fleet.modalities,
+        num_windows=len(windows),
     )
     fleet = replace(setup.fleet, clients=(everyone,))
     return replace(

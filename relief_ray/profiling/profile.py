@@ -373,7 +373,7 @@ class Bench:
 
     def _round(self, scenario: Scenario, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
         layout, num_windows = self.setup.layout, _STEPS_PER_EPOCH * scenario.rows
-        info = ClientInfo(id=0, name="bench", device="A", modalities=scenario.present, num_windows=num_windows)
+        info = ClientInfo(id=0, name="bench", device="bench", modalities=scenario.present, num_windows=num_windows)
         context = ClientContext(
             info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
         )

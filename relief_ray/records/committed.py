@@ -208,7 +208,8 @@ def _sent(run: RunRecord, clients: Sequence[ClientRecord]) -> dict[str, float]:
     total = sum(c.bytes_up for c in clients)
     if not total or not types:
         return {}
-    by_type = dict.fromkeys(sorted(types.values()), 0)
+    order: Any = run.fleet.get("types") or sorted(types.values())
+    by_type = {name: 0 for name in order if name in types.values()}
     for c in clients:
         by_type[types[c.client]] += c.bytes_up
     return {name: num_bytes / total for name, num_bytes in by_type.items()}

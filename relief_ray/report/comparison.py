@@ -20,6 +20,7 @@ from pydantic import JsonValue
 
 from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
+from relief_ray.devices.fleet import FleetConfig, device_types, own_gap
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import flat
 from relief_ray.records.metrics import own_scores
@@ -82,6 +83,7 @@ _FREE = (
 
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+_TYPES, _MOST_FIGURES = "fleet.types.", 4
 _CHOICES = {"tuned": "every method tuned", "try": "search", "level": "methods at levels of their own"}
 # Keys that the title or every caption names.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
@@ -355,8 +357,20 @@ class Comparison:
 
     @property
     def gap(self) -> float:
-        """Type A's speed over Type C's."""
-        return float(self.text("fleet.gap") or 55.0)
+        """How many times the fastest device type is faster than the slowest."""
+        given = self.text("fleet.gap")
+        return float(given) if given else own_gap(device_types(self.fleet_config))
+
+    def in_order(self, kinds: Iterable[str]) -> list[str]:
+        """Device types in order of capability, those that no run's fleet has last."""
+        fleet = next((run.fleet for run in self.runs if run.fleet is not None), None)
+        order = () if fleet is None else fleet.order
+        return sorted(kinds, key=lambda kind: (order.index(kind) if kind in order else len(order), kind))
+
+    @property
+    def fleet_config(self) -> FleetConfig:
+        """The fleet's part of the configuration."""
+        return FleetConfig.model_validate(config_value(self.items[0].config, "fleet") or {})
 
     @property
     def num_clients(self) -> int:
@@ -366,7 +380,7 @@ class Comparison:
         if self.runs and (number := self.runs[0].covered("clients")):
             return number
         try:
-            return sum(recorded_spec(self.dataset).type_counts)
+            return len(recorded_spec(self.dataset).subjects)
         except UserError:
             return 0
 
@@ -397,13 +411,15 @@ class Comparison:
 
     @property
     def is_drawn(self) -> bool:
-        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
-        return self.gap == 55.0 and not self.text("data.num_clients")
+        """True for the table's own gap and a client per subject: the settings of which figures are drawn."""
+        return not self.text("fleet.gap") and not self.text("data.num_clients")
 
     @property
     def is_two_boards(self) -> bool:
-        """True for the paper's per-device runs: one client of Type A, one of Type C."""
-        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+        """True for the paper's per-device runs: one client of the first type, one of the last."""
+        types = config_value(self.items[0].config, "fleet.types")
+        rows = list(types.values()) if isinstance(types, dict) else []
+        return [row.get("share") for row in rows if isinstance(row, dict)] == [1, 0, 1]
 
     @property
     def title(self) -> str:
@@ -413,11 +429,11 @@ class Comparison:
             self.data_title,
             split_name(self.text("data.split")),
             BACKBONES.get(self.backbone) or short_name(self.backbone),
-            f"gap {self.gap:g}" * (self.gap != 55.0),
+            f"gap {self.gap:g}" if self.text("fleet.gap") else "",
             f"N = {clients}" if clients else "",
             _CHOICES.get(self.choice, ""),
             ("testbed, two devices" if self.is_two_boards else "testbed, fleet") * is_testbed,
-            *(f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))),
+            *(f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "types"))),
         ]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(filter(None, parts))
 
@@ -613,7 +629,12 @@ def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     """
     keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
     varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
-    return {k.rpartition(".")[2]: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
+    said = {k: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
+    figures = {k.removeprefix(_TYPES): text for k, text in said.items() if k.startswith(_TYPES)}
+    names = dict.fromkeys(k.partition(".")[0] for k in figures)  # a whole table of types by its names
+    texts = [f"{k} {text}" for k, text in figures.items()] if len(figures) <= _MOST_FIGURES else names
+    rest = {k.rpartition(".")[2]: text for k, text in said.items() if not k.startswith(_TYPES)}
+    return rest | ({"types": ", ".join(texts)} if figures else {})
 
 
 def in_title(value: JsonValue) -> str:

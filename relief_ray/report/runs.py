@@ -16,7 +16,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from relief_ray.core.messages import Fleet, RoundCost
 from relief_ray.data.config import DataConfig
-from relief_ray.data.partition import lacking
+from relief_ray.data.partition import people_of, training_positions
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
@@ -202,7 +202,9 @@ class Loaded:
             with closed(ONLY_A_RECORD):
                 data = DataConfig.model_validate(self.run.config.get("data"))
             config, spec = FleetConfig.model_validate(self.run.config.get("fleet")), get_spec(data.name)
-            return build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))[0]
+            is_whole = number >= len(training_positions(data))
+            persons = people_of(data, number) if is_whole else (None,) * number
+            return build_fleet(config, spec.names, persons, spec.name, spec.lacks)[0]
         except (UserError, ValidationError):
             return None
 

@@ -98,7 +98,7 @@ def allocate_full(allocate: Allocate, state: ServerState, context: RoundContext)
     full = {c.id for c in context.fleet.clients if set(c.modalities) == set(context.fleet.modalities)}
     if not full:
         raise UserError(
-            "strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.owned"
+            "strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.types"
         )
     return tuple(task for task in allocate(state, context) if task.client in full)
 

@@ -229,6 +229,16 @@ def own_target(client: ClientInfo) -> EvalTarget:
     return EvalTarget(label=model_of(client.id), client=client.id, modalities=client.modalities)
 
 
+def check_types(key: str, names: Iterable[str], fleet: Fleet) -> None:
+    """Refuse a setting by device type that names one which the fleet does not have.
+
+    Raises:
+        UserError: it does; the fleet's types are named.
+    """
+    if unknown := [name for name in names if name not in fleet.order]:
+        raise UserError(f"strategy.{key} names the device types {unknown}, expected some of {list(fleet.order)}")
+
+
 def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
     """Times of all clients of the fastest device type: the one whose slowest client needs least per window."""
     speeds: dict[str, float] = {}

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, floor
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from relief_ray.core.extra_modules import ExtraModule
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import (
     ROUNDING,
@@ -54,7 +55,7 @@ from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, own_target
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, check_types, own_target
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
@@ -179,7 +180,7 @@ class KdSettings:
         num_windows: number of public windows, at most.
     """
 
-    sizes: Callable[[GroupLayout, ClientInfo], Selection]
+    sizes: Callable[[GroupLayout, Fleet, ClientInfo], Selection]
     shares: Callable[[Fleet], list[float]]
     recipe: Recipe
     num_windows: int
@@ -187,7 +188,7 @@ class KdSettings:
 
 def own_models(settings: KdSettings, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """Initial state: the common start for every client, at its own rank."""
-    models = {model_of(c.id): truncated(start, settings.sizes(layout, c), layout) for c in fleet.clients}
+    models = {model_of(c.id): truncated(start, settings.sizes(layout, fleet, c), layout) for c in fleet.clients}
     return ServerState(models={**models, "global": canonical(settings, models, layout, fleet)})
 
 
@@ -212,7 +213,7 @@ def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[
 
 def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
     """Clients that have most of the model among those with most sensors."""
-    numel = {n: layout.num_values(settings.sizes(layout, fleet[n])) for n in richest(fleet)}
+    numel = {n: layout.num_values(settings.sizes(layout, fleet, fleet[n])) for n in richest(fleet)}
     return [n for n in numel if numel[n] == max(numel.values())]
 
 
@@ -316,12 +317,13 @@ def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, 
     return leading
 
 
-Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
+Part01 = Annotated[float, Field(gt=0.0, le=1.0)]
+Share = Annotated[tuple[Part01, ...], Field(min_length=1)] | dict[str, Part01]
 
 
-def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) -> dict[str, object]:
-    """Ranks and, without LoRA, widths of types B and C; Type A always has all."""
-    return {"rank_share": {"A": 1.0, "B": middle, "C": least}, "width": {"A": 1.0, "B": width_b, "C": width_c}}
+def _sizes_tried(middle: float, least: float, mid_width: float, least_width: float) -> dict[str, object]:
+    """Ranks and, without LoRA, widths along the order of the device types; the first type always has all."""
+    return {"rank_share": [1.0, middle, least], "width": [1.0, mid_width, least_width]}
 
 
 class HeLoRA(StrategyConfig):
@@ -349,10 +351,11 @@ class HeLoRA(StrategyConfig):
     """Filling of missing ranks or rows."""
     by_rank: bool = True
     """Whether clients weigh by their rank (reconstructed), besides ``weighting``."""
-    rank_share: Share = Field(default={"A": 1.0, "B": 0.75, "C": 0.5})
-    """Share of ``R`` by device type (8/6/4 of 8); types left out: 1."""
-    width: Share = Field(default={"A": 1.0, "B": 0.875, "C": 0.75})
-    """Share of the output rows by device type, for models without LoRA; types left out: 1."""
+    rank_share: Share = (1.0, 0.75, 0.5)
+    """Share of ``R`` from the most to the least capable device type, linear between these (8/6/4 of 8 for three types);
+    or by a type's name, types left out: 1."""
+    width: Share = (1.0, 0.875, 0.75)
+    """Share of the output rows in the same way, for models without LoRA."""
     kd_epochs: int = Field(default=10, ge=1)
     """Epochs of mutual learning after a round."""
     kd_lr: float = Field(default=5e-5, gt=0.0)
@@ -375,6 +378,7 @@ class HeLoRA(StrategyConfig):
         """Build the strategy."""
         pad = Strategy(
             name=self.name,
+            adapt=partial(known_types, self),
             allocate=partial(allocate, self),
             reduction=WeightedSum(weight=partial(weight, self), bucket=by_size),
             aggregate=partial(aggregate, self),
@@ -399,7 +403,7 @@ class HeLoRA(StrategyConfig):
 PRESETS = {
     "helora": Preset(HeLoRA()),
     "helora_table": Preset(
-        HeLoRA(rank_share={"A": 0.75, "B": 0.75, "C": 0.75}, width={"A": 1.0, "B": 0.89, "C": 0.67}),
+        HeLoRA(rank_share=(0.75,), width=(1.0, 0.89, 0.67)),
         title="HeLoRA, table",
         kind="baseline, FITTED",
         about="HeLoRA of the sizes that the paper's speedups and bytes imply",
@@ -407,14 +411,26 @@ PRESETS = {
 }
 
 
-def by_type(shares: Share, client: ClientInfo) -> float:
-    """Share of the client's device type; 1 where it has none."""
-    return next((share for name, share in shares.items() if name == client.device), 1.0)
+def by_type(shares: Share, fleet: Fleet, client: ClientInfo) -> float:
+    """Share of the client's device type: by its name (1 where it has none), or by its place in the fleet's order."""
+    if isinstance(shares, dict):
+        return shares.get(client.device, 1.0)
+    place = fleet.order.index(client.device) * (len(shares) - 1) / max(1, len(fleet.order) - 1)
+    before = shares[floor(place)]
+    return before + (place - floor(place)) * (shares[ceil(place)] - before)
 
 
-def sizes(config: HeLoRA, layout: GroupLayout, client: ClientInfo) -> Selection:
+def known_types(config: HeLoRA, layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
+    """Nothing is added to the backbone; types that ``rank_share`` and ``width`` name must be the fleet's."""
+    for key in ("rank_share", "width"):
+        if isinstance(shares := getattr(config, key), dict):
+            check_types(key, shares, fleet)
+    return ()
+
+
+def sizes(config: HeLoRA, layout: GroupLayout, fleet: Fleet, client: ClientInfo) -> Selection:
     """Parts of each group that a client has: leading ranks, or leading rows of a model without LoRA; the head whole."""
-    share, width = (by_type(shares, client) for shares in (config.rank_share, config.width))
+    share, width = (by_type(shares, fleet, client) for shares in (config.rank_share, config.width))
     lora = any(rank_of(g) for g in layout)
 
     def part(group: ParamGroup) -> Part:
@@ -441,7 +457,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
     """Every participant gets, trains and sends the model at its own size; a dense model comes down whole."""
     tasks = []
     for client in context.participants:
-        parts = sizes(config, context.layout, client)
+        parts = sizes(config, context.layout, context.fleet, client)
         down = {j: WHOLE if part.rank is None else part for j, part in parts.items()}
         task = Assignment(client=client.id, down=down, train=parts, up=parts, epochs=context.epochs)
         if config.alpha_over == "own_rank":

@@ -19,7 +19,7 @@ from relief_ray.data.describe import describe as data_facts
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.data.registry import DATASETS
-from relief_ray.devices.fleet import owners_lines, type_counts_for
+from relief_ray.devices.fleet import owners_lines
 from relief_ray.experiment.setup import Model, choose_engine, configured_fleet, model_of, uncalibrated
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
@@ -432,15 +432,17 @@ def _as_table(slug: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Tab
 
 
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
-    """Lines on the setting ``fleet.owned``: which clients have which sensors, and on people who lack some."""
-    counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
+    """Lines on the sensors of ``fleet.types``: which clients have which sensors, and on people who lack some."""
     lacking = [
         f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
         for s in spec.subjects
         if spec.lacks.get(s)
     ]
     title = "Whatever its device has, the client of a person who lacks a sensor is without it"
-    return [*owners_lines(spec.names, counts), *([title, *lacking] if lacking else [])]
+    return [
+        *owners_lines(spec.names, num_clients or len(spec.subjects), spec.name),
+        *([title, *lacking] if lacking else []),
+    ]
 
 
 def _origin_of_windows(config: DataConfig) -> str:

@@ -199,12 +199,13 @@ def _intro(run: RunRecord, setup: Planned, shown: str, round_: int, client: int)
     """Heading: client, round, run, device and data."""
     info, config, subject = setup.fleet[client], setup.config, _subject(run, client)
     kind = setup.types[info.device]
+    tops = "a speed that its profile has" if kind.tops is None else f"{kind.tops:g} TOPS"
     lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
     lines = [
         f"Client {client} in round {round_} of {config.rounds}: what it trains, and why",
         f"{shown}, strategy {method_name(config.strategy, config.label())}",
         "",
-        f"The device   Type {info.device}, {kind.peak_tops:g} TOPS, {kind.active_power_w:g} W.",
+        f"The device   Type {info.device}, {tops}, {kind.active_power_w:g} W.",
         f"Its sensors  {listed(info.modalities)}"
         + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
         f"Its data     {info.num_windows} windows of "

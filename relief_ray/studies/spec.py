@@ -16,9 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, cast, get_args
 
-from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset
-from relief_ray.data import get_spec
-from relief_ray.data.config import SplitName
+from pydantic import ValidationError
+
+from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset, settings_of
+from relief_ray.data.config import DataConfig, SplitName
 from relief_ray.data.loader import Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.plugins.load import import_path, is_path, load_kind, what_to_type
@@ -119,12 +120,19 @@ def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject
         UserError: there is no such data set.
     """
     path = import_path(path)
-    num_folds = max(1, len(get_spec(path).subjects) // 2)
-    return Level(
-        name=name or _short_name(path),
-        settings={"data.name": path, "data.split": split, **settings},
-        folds=tuple(range(num_folds)) if split == "held_out_subject" else (),
-    )
+    level = Level(name=name or _short_name(path), settings={"data.name": path, "data.split": split, **settings})
+    return replace(level, folds=_folds_of(level, _NONE))
+
+
+def _folds_of(level: Level, settings: Values) -> tuple[int, ...]:
+    """All folds of a held-out split of the level's data, with these ``settings`` of a study."""
+    data = assign(assign({}, settings_of(level.settings)), settings_of(settings)).get("data")
+    try:
+        config = DataConfig.model_validate(data or {})
+    except ValidationError:  # told where the study's runs are checked
+        return level.folds
+    is_held_out = config.split == "held_out_subject" and not config.test_subjects
+    return tuple(range(config.num_folds)) if is_held_out else ()
 
 
 def own_backbone(path: str, *, name: str = "") -> Level:
@@ -376,6 +384,7 @@ def _is_typed(runtime: Values) -> bool:
 # Axes whose levels may be a user's own, by import path.
 _WITH_PATHS = ("methods", "datasets", "backbones")
 _SPLITS = get_args(SplitName)
+_HELD_OUT = ("data.leave_out", "data.test_subjects", "data.subjects")
 
 
 def choose(spec: Spec, settings: Iterable[Setting]) -> tuple[Spec, tuple[Setting, ...]]:
@@ -397,6 +406,8 @@ def choose(spec: Spec, settings: Iterable[Setting]) -> tuple[Spec, tuple[Setting
     if spec.kind == "run":
         return _fixed(spec, settings, rest), tuple(rest)
     spec, rest = _with_split(spec, rest)
+    held_out = {setting.path: setting.value for setting in rest if setting.path in _HELD_OUT}
+    spec = replace(spec, settings={**spec.settings, **held_out})  # the folds follow them
     _refuse_owned(spec, rest)
     _refuse_unknown_folds(spec, are_chosen=any(setting.path == "folds" for setting in settings))
     return spec, tuple(rest)
@@ -585,6 +596,7 @@ def dataset_levels(spec: Spec) -> dict[str, Level]:
     for chosen in spec.datasets:
         path = isinstance(chosen, str) and is_path(chosen)
         level = chosen if isinstance(chosen, Level) else own_dataset(chosen) if path else DATASETS[chosen]
+        level = replace(level, folds=_folds_of(level, spec.settings)) if level.folds else level
         if levels.setdefault(level.name, level) != level:
             raise UserError(
                 f"grid {spec.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "

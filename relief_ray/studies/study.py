@@ -305,7 +305,7 @@ class Run:
     def clients(self) -> DataFrame:
         """A row per client: its device type, its sensors, its training windows, and what its device can do.
 
-        ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
+        ``tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
 
         Raises:
             UserError: a module of the user's is not there, or a committed result has no clients.
@@ -318,7 +318,7 @@ class Run:
                 "type": c.device,
                 "sensors": ", ".join(c.modalities),
                 "windows": c.num_windows,
-                "peak_tops": types[c.device].peak_tops,
+                "tops": types[c.device].tops,
                 "power_w": types[c.device].active_power_w,
             }
             for c in clients

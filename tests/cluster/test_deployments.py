@@ -152,7 +152,7 @@ def compose() -> list[dict[str, float]]:
     ids=["raycluster", "rayjob", "ray-up", "compose"],
 )
 def test_the_default_fleet_finds_its_types(offers):
-    fleet, types = build_fleet(parse({}).fleet, SPEC.names, SPEC.type_counts)
+    fleet, types = build_fleet(parse({}).fleet, SPEC.names, SPEC.subjects, SPEC.name)
     nodes = offers()
     resources = {name: device.ray_resources for name, device in types.items()}
     assert plan_actors(fleet, resources, "typed", nodes).mode == "typed"

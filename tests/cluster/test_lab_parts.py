@@ -28,13 +28,18 @@ def command(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_plan_is_the_head_and_what_was_named():
-    head, a, old = make_plan(["a:3", "old=c:2"], num_cpus=2, store_mib=100)
+    head, a, old, watch = make_plan(["a:3", "old=c:2", "watch2:4"], num_cpus=2, store_mib=100)
     assert head.name == HEAD and head.resources == {"server": 1} and head.num_cpus == 2
-    assert a.resources == {"type_a": 3} and old.resources == {"type_c": 2} and old.store_mib == 100
+    assert (
+        watch.resources == {"type_watch": 4}
+        and a.resources == {"type_a": 3}
+        and old.resources == {"type_c": 2}
+        and old.store_mib == 100
+    )
     assert len({head.address, a.address, old.address}) == 3
 
 
-@pytest.mark.parametrize("word", ["x:1", "a:0", "A", "a=d", "a:-1", "a:1:1", "averylongname=a", "", "a,b"])
+@pytest.mark.parametrize("word", ["1:1", "a:0", "A", "a=D", "a:-1", "a:1:1", "averylongname=a", "", "a,b"])
 def test_a_word_that_is_no_node_is_refused(word):
     with pytest.raises(UserError, match=r"expected NAME\[=TYPE\]\[:COUNT\]"):
         make_plan([word])

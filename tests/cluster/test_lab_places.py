@@ -55,6 +55,30 @@ def test_a_typed_run_from_the_head_and_from_a_device_has_the_serial_bits():
             print(f"from {node}: {took_s[node]:.0f} s, {serial and {k: v[-1][:8] for k, v in serial.items()}}")
 
 
+FIVE = """{hub: {tops: 21, active_power_w: 15, count: 1}, phone: {tops: 5, active_power_w: 4, share: 1},
+watch: {like: phone, tops: 0.8, sensors: acc, count: 2}}"""
+
+
+def test_a_fleet_of_other_types_runs_where_its_types_joined():
+    """`cluster join --type watch`: each client on a node of its type, with the serial run's bits."""
+    line = [
+        "run",
+        "quick",
+        "--json",
+        "--strategies=relief",
+        f"--set=fleet.types={FIVE}",
+        "--set=tracking.enabled=false",
+    ]
+    with make_lab("t", "hub:1", "phone:5", "watch:2") as lab:
+        lab.start("head", "all")
+        lab.run("head", *line, "--placement=typed", ADDRESS, "--out=typed")
+        lab.run("head", *line, "--set=runtime.mode=inline", "--out=serial")
+        typed, serial = (runs_in(lab.files("head") / out) for out in ("typed", "serial"))
+        assert typed == serial and len(typed) == 1
+        (run,) = (read_run(path.parent) for path in (lab.files("head") / "typed").glob("*/run.json"))
+        assert run.runtime["placement"] == "typed"
+
+
 def cells_of(lab: Lab, out: str) -> dict[str, list[str]]:
     entries = Plan.read(lab.files("head") / out, kind="grid").look()
     assert {entry.status for entry in entries} == {"done"}

@@ -164,7 +164,7 @@ def test_whole_sections_are_set_before_their_keys():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"fleet": {"owned": {"C": 3}}}, r"fleet.owned.C = 3: expected a list of text$"),
+        ({"fleet": {"types": {"C": 3}}}, r"fleet.types.C = 3: expected a mapping from text to whole number, or"),
         ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
         ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
         ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),
@@ -256,11 +256,10 @@ def test_every_section_of_the_tree_is_a_class_that_explains_its_fields():
 def test_types_in_words():
     kinds = {key.key: key.type for key in all_keys()}
     assert kinds["participation"] == "number, above 0, at most 1"
-    assert kinds["fleet.counts"] == "list of 3 whole numbers, or null"
-    assert kinds["fleet.owned"] == "mapping from text to list of text"
+    assert kinds["data.subjects"] == "list of whole numbers"
+    assert kinds["strategy.depth_by_type"] == "mapping from text to whole number, at least 1"
     assert kinds["evaluation.parts"] == "list of test, validation, not empty"
     assert kinds["strategy.clusters"] == "one of size, dominant, or whole number, above 0"
-    assert kinds["strategy.depth_by_type"] == "mapping from one of A, B, C to whole number, at least 1"
     assert all(kinds.values()) and in_words({"type": "string", "format": "date"}) == in_words({}) == ""
 
 

@@ -157,7 +157,7 @@ MOMENT: Values = {
     # A client computes for microseconds: its link has to be faster still, or no time is left for a group of choice.
     "fleet": {
         "gap": 2.0,
-        "types": {t: FAST_LINK | {"uplink_bytes_per_s": 1e14, "downlink_bytes_per_s": 1e14} for t in "ABC"},
+        "types": {t: FAST_LINK | {"uplink_mbit_s": 8e8, "downlink_mbit_s": 8e8} for t in "ABC"},
     },
     "evaluation": {"every": 3},
     "rounds": 2,

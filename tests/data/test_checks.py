@@ -63,7 +63,6 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
         ({"rate_hz": 0}, "rates", "rate_hz = 0, expected samples per second above 0"),
         ({"rate_hz": 100}, "rates", "rate_hz = 100 is above raw_rate_hz = 50"),
         ({"window_s": 0.1}, "rates", "windows of 0.1 s at 50 Hz hold 5 samples, expected at least 8"),
-        ({"type_counts": (0, 0, 0)}, "description", r"type_counts = \(0, 0, 0\)"),
         ({"max_nan_share": 1.0}, "description", "max_nan_share = 1, expected a share"),
         ({"lacks": (3, "acc")}, "description", r"lacks = \[3, 'acc'\]: expected an object"),
         ({"null_labels": 0}, "description", r"null_labels = 0: expected a tuple; .* ends with a comma: \(0,\)"),

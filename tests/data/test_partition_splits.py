@@ -3,14 +3,18 @@
 import itertools
 import math
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from relief_ray.data import open_dataset, partition
 from relief_ray.data.config import DataConfig
-from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, split_bouts
+from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, split_bouts, training_positions
 from relief_ray.support.errors import UserError
 
 lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
@@ -78,9 +82,52 @@ def test_held_out_subjects_by_fold() -> None:
     assert held_out(DataConfig(), positions) == ()
 
 
+@pytest.mark.parametrize(("leave_out", "people", "number"), [(1, 8, 8), (3, 8, 3), (2, 7, 4), (5, 8, 2)])
+def test_everybody_is_tested_on_once_over_the_folds(leave_out: int, people: int, number: int) -> None:
+    """Of 8 people by threes folds hold out 3, 3 and 2; of 7 by twos the last holds out one."""
+    given = {"split": "held_out_subject", "leave_out": leave_out, "subjects": list(range(1, people + 1))}
+    folds = [DataConfig.model_validate({**given, "fold": fold}) for fold in range(number)]
+    assert folds[0].num_folds == number
+    assert [p for fold in folds for p in held_out(fold, range(people))] == list(range(people))
+    with pytest.raises(ValidationError, match=rf"has folds 0..{number - 1} \({leave_out} subject"):
+        DataConfig.model_validate({**given, "fold": number})
+
+
+def test_people_to_test_on_by_choice() -> None:
+    config = DataConfig(split="held_out_subject", test_subjects=(3, 7))
+    assert held_out(config, range(8)) == (2, 6) and len(training_positions(config)) == 6
+    for wrong, said in (
+        ({"test_subjects": (9,)}, r"data.test_subjects=\[9\]: \[9\] do not take part, expected some of \[1, 2"),
+        ({"test_subjects": (3,), "fold": 1}, r"with data.fold=1, expected one of the two"),
+        ({"test_subjects": (3,), "split": "within_subject"}, "test_subjects"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            DataConfig.model_validate({"split": "held_out_subject", **wrong})
+
+
+def test_defaults_of_held_out_people_leave_digests_as_they_were() -> None:
+    assert not {"leave_out", "test_subjects"} & DataConfig(split="held_out_subject").deciding().keys()
+    assert DataConfig(split="held_out_subject", leave_out=1).deciding()["leave_out"] == 1
+
+
 def test_held_out_needs_someone_left() -> None:
-    with pytest.raises(UserError, match="at least 3 subjects"):
+    with pytest.raises(UserError, match=r"all of the 2 subjects are held out .*leave one to train"):
         held_out(DataConfig(split="held_out_subject"), (0, 1))
+
+
+def test_people_in_training_and_in_test_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were windows of person 2 in both parts, whatever cut them."""
+    config = DataConfig(split="held_out_subject", stride_s=20.0)
+    dataset = open_dataset(config)
+    whole = partition.split_bouts
+
+    def cut(*given: Any) -> Iterator[BoutWindows]:
+        yield from (b._replace(train=b.test) if b.subject == 1 else b for b in whole(*given))
+
+    monkeypatch.setattr(partition, "split_bouts", cut)
+    monkeypatch.setattr(partition, "training_positions", lambda config: (1, *range(2, 8)))
+    with pytest.raises(UserError, match="windows of subject 2 are in training and in test, expected in one"):
+        partition.split_windows(dataset, config, 7)
 
 
 def test_held_out_subject_is_only_tested_on() -> None:

@@ -34,7 +34,7 @@ def board_round(loads):
     """Round cost of clients on a board that was profiled with FedAvg's own Type-C round."""
     seen = load(12.0, 6.0, 0.0)
     row = throughput(seen, StageTimes(forward_s=12.0, backward_s=6.0)).model_copy(
-        update={"downlink_bytes_per_s": LINK, "latency_s": 0.0}
+        update={"downlink_mbit_s": LINK / 125_000, "latency_s": 0.0}
     )
     types = {name: PRESETS["testbed"][name].model_copy(update={"latency_s": 0.0}) for name in loads}
     model = Measured(
@@ -45,7 +45,7 @@ def board_round(loads):
 
 
 def test_energy_by_hand():
-    device = DeviceType(name="x", peak_tops=1, active_power_w=10, comm_power_fraction=0.6, idle_fraction=0.2)
+    device = DeviceType(name="x", tops=1, active_power_w=10, comm_power_fraction=0.6, idle_fraction=0.2)
     times = StageTimes(forward_s=1, backward_s=2, optimizer_s=0.5, up_s=0.25, down_s=0.75)
     assert device.power.energy_j(times, 4.0) == pytest.approx(10 * 3.5 + 6 * 1 + 2 * 4)
 
@@ -97,6 +97,6 @@ def test_backbone_1_on_the_boards_moves_the_bottleneck():
 )
 def test_energy_formula_against_four_measured_type_c_rounds(compute_s, link_s, wait_s, measured_j):
     """The traces' 13, 8 and 3 W over the phases give the paper's measured joules to within a tenth."""
-    board = DeviceType(name="C", peak_tops=5, active_power_w=13, comm_power_fraction=8 / 13, idle_fraction=3 / 13)
+    board = DeviceType(name="C", tops=5, active_power_w=13, comm_power_fraction=8 / 13, idle_fraction=3 / 13)
     energy_j = board.power.energy_j(StageTimes(forward_s=compute_s, down_s=link_s), wait_s)
     assert energy_j == pytest.approx(measured_j, rel=0.1)

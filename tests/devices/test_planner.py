@@ -22,7 +22,7 @@ PROFILE = Profile(origin="test bench", backbone="fork", devices=dict.fromkeys("A
 def world(toy):
     costs = toy.fork()
     layout = toy.layout_of(costs)
-    fleet, types = build_fleet(FleetConfig(), MODALITIES, (3, 3, 2))
+    fleet, types = build_fleet(FleetConfig(), MODALITIES, range(8))
     fleet = with_windows(fleet, [40 + 7 * n for n in range(8)])
     utilisation = {"flop_proportional": 1e-12, "split": 1e-12}
     context = ClockContext(backbone="fork", utilisation=utilisation, types=types, profile=PROFILE)

@@ -21,7 +21,7 @@ from relief_ray.devices.workload import Workload
 from relief_ray.support.errors import UserError
 
 DEVICE = DeviceType(
-    name="C", peak_tops=2.0, utilisation=0.5, active_power_w=10.0, uplink_bytes_per_s=100.0, downlink_bytes_per_s=200.0
+    name="C", tops=2.0, utilisation=0.5, active_power_w=10.0, uplink_mbit_s=8e-4, downlink_mbit_s=1.6e-3
 )
 LOAD = Workload(
     forward_flops=1e12, backward_flops=2e12, optimizer_flops=5e11, group_flops=6e12, bytes_up=50, bytes_down=400
@@ -59,7 +59,7 @@ def test_link_is_the_same_under_every_model(model):
 
 
 def test_measured_by_hand_and_its_own_link():
-    row = ROW.model_copy(update={"uplink_bytes_per_s": 10.0, "latency_s": 0.0})
+    row = ROW.model_copy(update={"uplink_mbit_s": 8e-5, "latency_s": 0.0})
     times = Measured(profile=Profile(origin="o", backbone="cnn", devices={"C": row})).times(DEVICE, LOAD)
     assert times == StageTimes(forward_s=10.0, backward_s=10.0, optimizer_s=1.0, up_s=5.0, down_s=2.0)
 

@@ -14,12 +14,14 @@ from relief_ray.devices.workload import Workload
 from relief_ray.experiment.recording import calibration_of
 from relief_ray.experiment.setup import foreign_profile, prepare, profile_settings, run_clocks
 from relief_ray.plugins.load import digests
+from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, config_of
 from tests.models.tiny_moment import SHAPE
 from tests.own import CLOCK
 from tests.plans import override
 
 COSTS = Path(__file__).parents[2] / "docs" / "costs.md"
+IDLE = Workload(forward_flops=0.0, backward_flops=0.0, optimizer_flops=0.0, group_flops=0.0, bytes_up=0, bytes_down=0)
 ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=1e9, optimizer_flops_per_s=1e9)
 
 
@@ -70,6 +72,37 @@ def test_what_changes_speed_is_named_both_ways(path, backbone, training, named):
     assert said(plain) == (f"{path}: measured with {named}: its seconds are extrapolated; profile again",)
     measured_with(path, plain)
     assert said(plain) == () and len(said(other)) == 1
+
+
+def with_types(path, planning, **types):
+    rows = {name: {"active_power_w": 1, "sensors": "all", **row} for name, row in types.items()}
+    made = {"backbone": {"name": "moment_lora", "size": "tiny"}, "data": {"name": "dsa_mini"}}
+    return parse({**made, "fleet": {"types": rows}, "costs": {"planning_time": planning}})
+
+
+def test_a_types_own_profile_gives_seconds_to_the_measured_clock_alone(path):
+    """The file has one row, of whatever name; a type without tops is refused by every other clock that plans."""
+    measured_with(path, config(path))
+    profiled = {"profile": str(path)}
+    clocks = run_clocks(with_types(path, "measured", hub={**profiled, "tops": 2}, watch=profiled))
+    assert [*clocks] == ["measured"] and clocks["measured"].profile.devices == {"hub": ROW, "watch": ROW}
+    with pytest.raises(UserError, match=r"'split_naive' needs the tops of every device type, found none of watch"):
+        run_clocks(with_types(path, "split_naive", hub={"tops": 2}, watch=profiled))
+    some = with_types(path, "flop_proportional", hub={"tops": 2}, watch={**profiled, "tops": 1})
+    assert "measured" not in run_clocks(some), "it would have no seconds for a hub"
+    clock = run_clocks(with_types(path, "measured", hub={"tops": 2}, watch=profiled))["measured"]
+    with pytest.raises(UserError, match=r"has rows for \['watch'\], none for type 'hub'"):
+        clock.times(device_types(some.fleet)["hub"], IDLE)
+
+
+def test_a_types_profile_counts_by_its_content(path):
+    measured_with(path, config(path))
+    moved = path.with_name("other.json")
+    moved.write_bytes(path.read_bytes())
+    here, there = (with_types(path, "measured", hub={"profile": str(p)}).identity() for p in (path, moved))
+    assert here == there
+    with pytest.raises(UserError, match=r"fleet.types.hub.profile = .*none.json: cannot be read"):
+        with_types(path, "measured", hub={"profile": str(path.with_name("none.json"))}).identity()
 
 
 def test_what_does_not_change_speed_is_not_named(path):

@@ -208,9 +208,9 @@ def test_subjects_are_named_as_the_dataset_names_them(relief):
 # Bad input -------------------------------------------------------------------------------------------------------
 
 REFUSED = [
-    ({"fleet": {"counts": [0, 4, 4]}}, r"no client owns modality 'mag' \(clients by sensor type: .*raise fleet.counts"),
-    ({"fleet": {"owned": {"C": []}}}, "fleet.owned.C is empty: a client needs at least one of"),
-    ({"fleet": {"owned": {"B": ["acc", "ecg"]}}}, r"fleet.owned.B names \['ecg'\], but this dataset has"),
+    ({"fleet": {"types": {"A": {"count": 0}}}}, r"no client owns modality 'mag' \(clients by sensor type: "),
+    ({"fleet": {"types": {"C": {"sensors": []}}}}, "fleet.types.C.sensors is empty: a client needs at least one of"),
+    ({"fleet": {"types": {"B": {"sensors": ["acc", "ecg"]}}}}, r"fleet.types.B.sensors names \['ecg'\], but"),
     ({"fleet": {"num_clients": 5}}, "fleet.num_clients = 5, but the data are cut for 8 clients"),
     ({"data": {"name": "dsa_mini", "stride_s": 60.0, "num_clients": 200}}, "no training window"),
     ({"costs": {"profile": "nowhere.json"}}, "nowhere.json"),
@@ -224,7 +224,7 @@ def test_what_cannot_be_run_is_refused_before_it_starts(changes, message):
 
 
 def test_full_only_without_a_full_client_is_refused_when_it_allocates():
-    owned = {"A": ["acc", "gyro"], "B": ["gyro", "mag"], "C": ["acc"]}
-    setup = prepared(strategy="full_only", fleet={"owned": owned, "types": {"A": FAST_LINK}})
+    types = {"A": {"sensors": ["acc", "gyro"], **FAST_LINK}, "B": {"sensors": ["gyro", "mag"]}}
+    setup = prepared(strategy="full_only", fleet={"types": types})
     with pytest.raises(UserError, match="strategy full_only: no client of this fleet owns all modalities"):
         setup.strategy.allocate(setup_state(setup), context_of(setup, 1))

@@ -15,8 +15,8 @@ GCS_PORT = 6379
 _NETWORK = "10.77.0"
 _FIRST_HOST = 11
 MAX_NODES = 40
-# `NAME`, `NAME=TYPE`, `NAME=TYPE:COUNT`; a name that begins with a type's letter needs no TYPE.
-_WORD = re.compile(r"(?P<name>[a-z][a-z0-9]{0,7})(=(?P<device>[a-z]))?(:(?P<count>\d+))?")
+# `NAME`, `NAME=TYPE`, `NAME=TYPE:COUNT`; without TYPE the name without its number is the type: a2, watch3.
+_WORD = re.compile(r"(?P<name>[a-z][a-z0-9]{0,7})(=(?P<device>[a-z][a-z0-9_]*))?(:(?P<count>\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class NodePlan:
 
     Attributes:
         name: its name in commands, and its host name.
-        device: ``a``, ``b`` or ``c``, a device type; empty for the head.
+        device: its device type in lower case; empty for the head.
         count: how many clients of that type it takes at once: the amount of its Ray resource ``type_x``.
         address: its address inside the lab.
         num_cpus: cores that it offers to Ray.
@@ -64,12 +64,12 @@ def make_plan(words: Sequence[str], *, num_cpus: int = 1, store_mib: int = 150) 
 
 def _node(word: str, address: str) -> NodePlan:
     match = _WORD.fullmatch(word)
-    device = (match["device"] or match["name"][0]) if match else ""
-    if not match or device not in "abc" or match["count"] == "0":
+    if not match or match["count"] == "0":
         raise UserError(
-            f"node {word!r}: expected NAME[=TYPE][:COUNT] with at most 8 small letters and digits, a type of a, b and "
-            "c (by default the name's first letter) and a count of 1 or more; e.g. a:3, or old=c:2"
+            f"node {word!r}: expected NAME[=TYPE][:COUNT] with at most 8 small letters and digits, a device type (by "
+            "default the name without its number) and a count of 1 or more; e.g. a:3, watch:2, or old=c:2"
         )
+    device = match["device"] or match["name"].rstrip("0123456789")
     return NodePlan(name=match["name"], device=device, count=int(match["count"] or 1), address=address)
 
 

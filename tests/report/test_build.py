@@ -294,7 +294,10 @@ def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_o
 
 def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, put_on, inventory_of):
     """The paper's seconds are of two boards with a client each, its F1 and joules of the fleet."""
-    pamap2, two = {"data": {"name": "pamap2"}}, {"preset": "testbed", "counts": [1, 0, 1]}
+    pamap2, two = (
+        {"data": {"name": "pamap2"}},
+        {"preset": "testbed", "types": {"A": {"share": 1}, "B": {"share": 0}, "C": {"share": 1}}},
+    )
     boards = put_on(make("fedavg"), fleet=two, **pamap2, where="two")
     fleet = put_on(make("fedavg"), fleet={"preset": "testbed"}, **pamap2, where="fleet")
     for runs, titles in (

@@ -84,7 +84,7 @@ def test_full_only_trains_the_full_clients_and_averages_over_them(tmp_path):
 
 
 def test_full_only_needs_a_full_client():
-    with pytest.raises(UserError, match=r"no client of this fleet owns all modalities.*fleet\.owned"):
+    with pytest.raises(UserError, match=r"no client of this fleet owns all modalities.*fleet\.types"):
         FullOnly().build().allocate(EMPTY, context_of(LAYOUT, fleet_of(ACC, ACC)))
 
 

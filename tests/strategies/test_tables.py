@@ -89,7 +89,7 @@ def world(strategy, backbone, costs=METHOD):
             "costs": {**costs, "planning_time": CLOCK},
         }
     )
-    fleet, types = build_fleet(config.fleet, [m for m, _ in PAMAP2.channels], (3, 3, 2))
+    fleet, types = build_fleet(config.fleet, [m for m, _ in PAMAP2.channels], range(8))
     fleet = with_windows(fleet, [NOMINAL_WINDOWS] * len(fleet))
     model = model_of(config, config.data.spec(), fleet, types, "naive", run_clocks(config))
     reference = model.fedavg.fedavg_reference(fleet, epochs=5, engine="naive")

@@ -98,6 +98,8 @@ def test_a_killed_drivers_run_is_opened_as_interrupted_and_others_as_they_are(st
 
 
 def test_a_long_value_is_compared_to_its_end():
-    one, other = (parse({"fleet": {"owned": {"A": [*map(str, range(200)), end]}}}) for end in ("last", "other"))
+    one, other = (
+        parse({"fleet": {"types": {"A": {"sensors": [*map(str, range(200)), end]}}}}) for end in ("last", "other")
+    )
     assert difference(one.model_dump(mode="json"), one) == ""
     assert difference(one.model_dump(mode="json"), other).endswith(", other]")

@@ -110,6 +110,14 @@ def test_every_grid_runs_on_dsa_too():
     assert DATASETS["dsa"].folds == (0, 1, 2, 3)
 
 
+def test_folds_follow_how_many_people_each_holds_out():
+    grid = Spec(name="g", title="", methods=("fedavg",), datasets=("dsa",), seeds=(0,))
+    assert [c.config.data.fold for c in cells_of(grid, ["data.leave_out=1"])] == list(range(8))
+    assert [c.config.data.fold for c in cells_of(grid, ["data.leave_out=3", "folds=2"])] == [2]
+    (one,) = cells_of(grid, ["data.test_subjects=[3, 7]"])
+    assert one.config.data.test_subjects == (3, 7) and one.config.data.fold == 0
+
+
 @pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
 @pytest.mark.parametrize(
     ("levels", "expected"),

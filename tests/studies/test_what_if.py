@@ -140,7 +140,7 @@ def test_a_users_clock_is_read_back_and_charges_the_other_fleet(write, run_cache
 
 def test_other_sensors_are_refused(runs):
     with pytest.raises(UserError, match="the recorded allocation fits the same sensors only"):
-        what_if(runs["relief"], {"owned": {"C": ["gyro"]}})
+        what_if(runs["relief"], {"types": {"C": {"sensors": ["gyro"]}}})
 
 
 def test_an_unknown_key_is_refused(runs):

@@ -16,7 +16,7 @@ from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, drive, strategy_values
 from tests.loaders import write_lab
 
-FLEET = {"owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist", "ankle"], "C": ["wrist"]}}
+FLEET = {"types": {"B": {"sensors": ["wrist", "ankle"]}, "C": {"sensors": "wrist"}}}
 
 
 def same(with_data, without):

@@ -28,11 +28,11 @@ NAMES = (
 def test_a_value_that_is_advised_is_read_back_as_it_was(name):
     for value in (name, [name, "z"], {"A": [name], name: 1}):
         assert read_setting(value_text(value), "x") == value
-        _, typed = shlex.split(str(Setting("fleet.owned", value)))
-        assert [(s.path, s.value) for s in read_settings([typed])] == [("fleet.owned", value)]
-    line = owners_lines([name, f"{name}2"], (1, 1, 1))[-1]
+        _, typed = shlex.split(str(Setting("fleet.types", value)))
+        assert [(s.path, s.value) for s in read_settings([typed])] == [("fleet.types", value)]
+    line = owners_lines([name, f"{name}2"], 3)[-1]
     (read,) = read_settings(shlex.split(line)[1:])
-    assert read.value == {"A": [name, f"{name}2"], "B": [name], "C": [name]}
+    assert read.value == {"B": {"sensors": [name]}, "C": {"sensors": name}}
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-7, 2 / 3, 0.123456789, 1234567.5, 1e300, 5e-324, 1e22, -1.5, 123456789.0])
@@ -53,7 +53,7 @@ def test_a_number_that_is_advised_is_that_number_to_the_last_bit(value):
         ("rounds=+5", "rounds=5"),
         ("costs.utilisation=~", "costs.utilisation=null"),
         ("data.subjects=[01, 2]", "data.subjects=[1, 2]"),
-        ("fleet.counts={A: 0x10}", "fleet.counts={A: 16}"),
+        ("fleet.types={A: 0x10}", "fleet.types={A: 16}"),
         ("training.lr=1e-7", ""),
         ("training.lr=1e10", ""),
         ("training.lr=1.0", ""),
@@ -61,8 +61,8 @@ def test_a_number_that_is_advised_is_that_number_to_the_last_bit(value):
         ("strategy.mandatory=True", ""),
         ("name='010'", ""),
         ("name=1_000", ""),
-        ("fleet.owned={B: [acc,gyro],C: 'acc'}", ""),
-        ("fleet.owned={B: [acc", ""),
+        ("fleet.types={B: [acc,gyro],C: 'acc'}", ""),
+        ("fleet.types={B: [acc", ""),
     ],
 )
 def test_what_was_read_is_told_where_it_is_written_otherwise(typed, told):

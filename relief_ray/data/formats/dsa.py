@@ -50,7 +50,6 @@ SPEC = DatasetSpec(
     labels=tuple(range(1, 20)),
     null_labels=(0,),
     subjects=tuple(range(1, 9)),
-    type_counts=(3, 3, 2),
     citation=(
         "K. Altun, B. Barshan and O. Tuncel, 'Comparative study on classifying human activities with miniature "
         "inertial and magnetic sensors', Pattern Recognition 43(10), 2010; B. Barshan and M. C. Yuksek, 'Recognizing "

@@ -47,7 +47,6 @@ SPEC = DatasetSpec(
     labels=tuple(range(1, 13)),
     null_labels=(0,),
     subjects=tuple(range(1, 11)),
-    type_counts=(3, 3, 4),
     citation=(
         "O. Banos et al., 'mHealthDroid: A Novel Framework for Agile Development of Mobile Health Applications', "
         "6th International Work-Conference on Ambient Assisted Living (IWAAL), 2014."

@@ -64,7 +64,6 @@ SPEC = DatasetSpec(
     labels=(1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24),
     null_labels=(0,),
     subjects=(101, 102, 103, 104, 105, 106, 107, 108),
-    type_counts=(3, 3, 2),
     citation=(
         "A. Reiss and D. Stricker, 'Introducing a New Benchmarked Dataset for Activity Monitoring', "
         "16th International Symposium on Wearable Computers (ISWC), 2012."

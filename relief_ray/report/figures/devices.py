@@ -7,7 +7,6 @@ round.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,7 +130,8 @@ def devices(comparison: Comparison) -> Figure | None:
         from matplotlib.patches import Patch
 
         colours = {m: style.color for m, style in all_styles(comparison).items()}
-        number = {s.kind: s.num_devices for s in sorted(shares, key=attrgetter("kind"))}
+        num_devices = {s.kind: s.num_devices for s in shares}
+        number = {kind: num_devices[kind] for kind in comparison.in_order(num_devices)}
         left, right = axes = panels(figure, 2, above_in=0.336, below_in=_BELOW_IN, left=0.085, gap=0.2)
         width = 0.8 / len(methods)
         for share in shares:

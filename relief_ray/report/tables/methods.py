@@ -341,9 +341,9 @@ def costs_table(comparison: Comparison) -> Table:
 
 
 def _cost_columns(comparison: Comparison) -> tuple[Column, ...]:
-    names = dict.fromkeys(name for row in comparison.rows for name in row.stats if name.startswith("sent_"))
-    sent = (col.sent_by(name.removeprefix("sent_").removesuffix("_percent")) for name in sorted(names))
-    return (*COSTS, upload(comparison.backbone), *sent, col.WALL_S)
+    names = {name for row in comparison.rows for name in row.stats if name.startswith("sent_")}
+    kinds = comparison.in_order(name.removeprefix("sent_").removesuffix("_percent") for name in names)
+    return (*COSTS, upload(comparison.backbone), *map(col.sent_by, kinds), col.WALL_S)
 
 
 def wide_table(comparison: Comparison) -> Table:

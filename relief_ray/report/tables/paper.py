@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from relief_ray.data.registry import recorded_spec
-from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
+from relief_ray.devices.fleet import device_types, owned_modalities
 from relief_ray.report.comparison import BACKBONES, Comparison, MethodResult, Stat, stat
 from relief_ray.report.paper import (
     PAPER_ROWS,
@@ -30,7 +30,7 @@ from relief_ray.report.remarks import (
     protocol,
     stand_in_note,
 )
-from relief_ray.report.runs import config_value, grouped, split_name
+from relief_ray.report.runs import grouped, split_name
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, labels_of
@@ -270,7 +270,7 @@ def testbed_table(comparison: Comparison) -> Table | None:
     """Section VII, our figures over what the paper measured and prints in the text; None for another fleet."""
     if comparison.text("fleet.preset") != "testbed":
         return None
-    as_many = comparison.is_two_boards or not (comparison.text("fleet.counts") or comparison.text("data.num_clients"))
+    as_many = comparison.is_two_boards or not (comparison.fleet_config.types or comparison.text("data.num_clients"))
     here = as_many and (comparison.backbone, comparison.dataset) in _PLACES
     prefix = PREFIX.get(comparison.backbone, "B1")
 
@@ -317,7 +317,7 @@ def device_table(comparison: Comparison) -> Table | None:
     """Table VI, the testbed's devices, ours below the paper's names; None for another fleet."""
     if comparison.text("fleet.preset") != "testbed":
         return None
-    fleet = FleetConfig.model_validate(config_value(comparison.items[0].config, "fleet"))
+    fleet = comparison.fleet_config
     sensors, types = owned_modalities(fleet, recorded_spec(comparison.dataset).names), device_types(fleet)
     # The name of a row ends with its type.
     devices = {row.name[-1]: row for row in read_paper()["VI"].rows}

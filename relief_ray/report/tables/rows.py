@@ -35,15 +35,13 @@ _PROTOCOL = {
 SAME = {
     "fleet.preset": "paper",
     "fleet.coupling": "coupled",
-    "fleet.counts": "",
-    "fleet.owned": "{}",
     "fleet.types": "{}",
     "training.lr": "0.001",
     "training.batch_size": "32",
     "data.window_s": "",
     "data.partition": "subject",
 }
-_USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+_USUAL_FLEET = {"fleet.gap": "", "data.num_clients": "", "fleet.num_clients": ""}
 _SIMULATED = (
     "round_s",
     "speedup",

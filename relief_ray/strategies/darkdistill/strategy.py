@@ -32,7 +32,7 @@ from relief_ray.core.messages import (
     WeightedSum,
 )
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
-from relief_ray.strategies.common import Preset, StrategyConfig, Weighting, search_over
+from relief_ray.strategies.common import Preset, StrategyConfig, Weighting, check_types, search_over
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,
     Recipe,
@@ -71,7 +71,7 @@ class DarkDistill(StrategyConfig):
     """A client's weight in its depth class's mean."""
     num_depths: int = Field(default=4, ge=1)
     """Number of depth classes; at most one per encoder layer."""
-    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default={})
+    depth_by_type: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """Depth class by device type; types left out are placed by their speed."""
     upload: Literal["prefix", "full"] = "prefix"
     """``full`` is charged the whole model both ways, ``prefix`` the trained prefix."""
@@ -142,12 +142,13 @@ def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, dep
 
 def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Every participant trains the prefix that its device type carries."""
+    check_types("depth_by_type", config.depth_by_type, context.fleet)
     deepest = len(last_layers(context.layout, config.num_depths))
 
     def times(client: ClientInfo, depth: int) -> StageTimes:
         return context.planner.times(client.id, assigned(config, context, client, depth))
 
-    chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
+    chosen = depths_by_speed(context.fleet, deepest, times) | config.depth_by_type
     return tuple(assigned(config, context, c, chosen[c.device]) for c in context.participants)
 
 

@@ -20,7 +20,10 @@ from actors.cluster.start_line import NUM_PORTS
 ROOT = Path(__file__).parents[3]
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 # Two clients, for the two places that the device has.
-FLEET = ["--set=fleet.counts=[0,0,2]", "--set=data.subjects=[1,2]", "--set=fleet.owned={C: [acc, gyro, mag]}"]
+FLEET = [
+    "--set=data.subjects=[1,2]",
+    "--set=fleet.types={A: {count: 0}, B: {count: 0}, C: {sensors: [acc, gyro, mag]}}",
+]
 
 
 def free_range(number):

@@ -60,14 +60,14 @@ def test_the_line_of_a_device_asks_for_the_gpu_that_its_clients_share():
 
 def test_resources_that_join_has_no_option_for_are_named_and_how_ray_takes_them():
     """Two of a device's own, or one of the user's naming: a bare `join` would never make them fit."""
-    lacking = unplaced([{"jetson": 1.0, "GPU": 0.5}] * 2 + [{"type_a": 1.0, "camera": 1.0}, {"type_d": 1.0}, C], [HEAD])
-    own, both, typed, other = changes(lacking, "h:1")
+    lacking = unplaced([{"jetson": 1.0, "GPU": 0.5}] * 2 + [{"type_a": 1.0, "camera": 1.0}, {"robot": 1.0}, C], [HEAD])
+    own, both, other, typed = changes(lacking, "h:1")
     assert own == (
         '`cluster join` has no option for camera with type_a: add --resources=\'{"camera": 1, "type_a": 1}\' to the '
         "`ray start` that this prints: relief-ray cluster join h:1 --print"
     )
     assert "--resources='{\"jetson\": 2}'" in both and both.endswith("join h:1 --num-gpus 1 --print")
-    assert typed == "relief-ray cluster join h:1 --type c" and "no option for type_d:" in other
+    assert typed == "relief-ray cluster join h:1 --type c" and "no option for robot:" in other
 
 
 def test_rare_resources_are_given_first():

@@ -58,6 +58,13 @@ def test_a_devices_line_offers_what_placement_asks_for():
     assert bare["resources"] == "{}" and bare["labels"] == "device=cores"
 
 
+def test_any_type_joins_in_lower_case_and_what_is_no_name_is_refused():
+    options = options_of(join_line(NODE, "10.0.0.1:6379", "Watch", 2))
+    assert json.loads(options["resources"]) == {"type_watch": 2} and options["labels"] == "device=type_watch"
+    with pytest.raises(UserError, match=r"--type 2nd watch: expected a name of letters, digits and _"):
+        join_line(NODE, "10.0.0.1:6379", "2nd watch", 1)
+
+
 def test_every_port_is_fixed_within_one_range_and_used_once():
     options = options_of(a_head(first_port=20000))
     ports = [value for name, value in options.items() if name.endswith("_port") and name != "port"]

@@ -55,7 +55,7 @@ def test_a_run_shows_once_what_is_odd_about_its_data(lab, invoke, tmp_path) -> N
     words = (
         "--strategies=fedavg,v1",
         "--set=rounds=1",
-        "--set=fleet.owned={A: [wrist, hip, ankle], B: wrist, C: wrist}",
+        "--set=fleet.types={A: {sensors: [wrist, hip, ankle]}, B: {sensors: wrist}, C: {sensors: wrist}}",
     )
     done = invoke("run", "quick", f"--set=data.name={path}", *words, *SMALL, "--out", tmp_path / "runs")
     assert done.exit_code == 0, done.output
@@ -74,9 +74,9 @@ def test_describe_counts_the_windows_that_a_run_cuts_by_default(lab, invoke) -> 
 
 
 def test_describe_and_conformance_end_with_who_has_which_sensors(lab, invoke) -> None:
-    setting = "  --set 'fleet.owned={A: [wrist, hip, ankle], B: [wrist, hip], C: [wrist]}'"
+    setting = "  --set 'fleet.types={B: {sensors: [wrist, hip]}, C: {sensors: wrist}}'"
     lead = (
-        "A run must say in fleet.owned which sensors each device type has (A 1 client, B 1 client, C 2 clients), e.g."
+        "A run must say in fleet.types which sensors each device type has (A 2 clients, B 1 client, C 1 client), e.g."
     )
     for command in (("data", "describe"), ("conformance", "--set=data.window_s=2.56")):
         assert invoke(*command, lab()).stdout.splitlines()[-2:] == [lead, setting]

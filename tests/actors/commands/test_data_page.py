@@ -86,7 +86,10 @@ def test_a_word_that_is_no_class_is_named(shell) -> None:
 def test_two_files_of_two_rates_are_one_signal(shell) -> None:
     printed = shell(BAND)
     assert f"two_files:BAND: keeps {len(DATA_RULES)} rules" in printed
-    assert "36,000 rows at 50 Hz, 4 subjects" in printed and "fleet.owned={A: [acc, heart], C: [acc]}" in printed
+    assert (
+        "36,000 rows at 50 Hz, 4 subjects" in printed
+        and "fleet.types={B: {sensors: [acc]}, C: {sensors: acc}}" in printed
+    )
     assert printed.count("subject 4: lacks heart, has acc") == 2, "at the end of both commands"
     dataset = load_dataset("two_files:BAND")
     assert np.isnan(dataset.signal()[-9000:, 3]).all() and np.isfinite(dataset.signal()[:-9000]).all()

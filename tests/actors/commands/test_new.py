@@ -188,8 +188,10 @@ def test_what_to_type_after_a_dataset_reads_the_files_that_were_made_and_says_wh
     facts = json.loads(invoke("new", "dataset", "walks", "--out", tmp_path, "--json").stdout)
     make, where, *others = facts["next"][-4:]
     assert make.endswith("--out walks-data") and where == "export RELIEF_DATA=$PWD/walks-data"
-    assert others[-1].endswith("--set data.name=walks:WALKS --set 'fleet.owned={B: [acc, gyro], C: [acc]}'")
-    assert "fleet.owned" in (tmp_path / "walks.py").read_text()
+    assert others[-1].endswith(
+        "--set data.name=walks:WALKS --set 'fleet.types={B: {sensors: [acc, gyro]}, C: {sensors: [acc]}}'"
+    )
+    assert "fleet.types" in (tmp_path / "walks.py").read_text()
 
 
 def test_for_a_script_it_is_json(invoke: Invoke, tmp_path):

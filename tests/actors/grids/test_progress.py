@@ -86,7 +86,7 @@ def test_rounds_are_told_once_while_a_cell_runs_and_not_again_after_a_resume(tmp
 @pytest.mark.ci
 def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path, monkeypatch, capsys):
     path = write_lab(write, tmp_path, monkeypatch, ODD)
-    owned = {"fleet.owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist"], "C": ["wrist"]}}
+    owned = {"fleet.types": {"A": {"sensors": "all"}, "B": {"sensors": "wrist"}, "C": {"sensors": "wrist"}}}
     grid = replace(tiny_grid(methods=("fedavg", "v1"), **owned), datasets=(path,))
     (tmp_path / "grid").mkdir()
     plan = Plan(kind="grid", out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)).write()

@@ -57,10 +57,28 @@ def run_all(plan, log, tick=lambda: None):
 
 
 @pytest.mark.ci
+def test_a_grid_of_a_fleet_of_other_types_is_what_runs_alone_are(cluster, tmp_path):
+    hub, phone = {"tops": 21, "active_power_w": 15, "count": 1}, {"tops": 5, "active_power_w": 4, "sensors": "acc"}
+    fleet = {"fleet.types": {"hub": hub, "phone": phone}}
+    plan, alone = (tiny_plan(tmp_path / name, **fleet).write() for name in ("tune", "alone"))
+    run_all(plan, Log())
+    assert {run_alone(e) for e in alone.look()} == {"done"}
+    assert results(alone.out, alone.cells) == results(plan.out, plan.cells)
+    clients = read_run(plan.look()[0].folder).fleet["clients"]
+    assert [c["device"] for c in clients] == ["hub"] + ["phone"] * (len(clients) - 1)
+
+
+@pytest.mark.ci
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     plan = tiny_plan(tmp_path / "tune", seeds=(0, 1)).write()
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.
-    bad = cells_of(tiny_grid(methods=("full_only",), seeds=(0,), **{"fleet.owned": {"A": ["acc"], "C": ["mag"]}}))
+    bad = cells_of(
+        tiny_grid(
+            methods=("full_only",),
+            seeds=(0,),
+            **{"fleet.types": {"A": {"sensors": ["acc"]}, "C": {"sensors": ["mag"]}}},
+        )
+    )
     mixed = replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])).write()
     log = Log()
     run_all(mixed, log)

@@ -29,7 +29,7 @@ def test_auto_falls_back_to_shares_of_the_cores_and_says_why():
 
 
 def test_typed_placement_names_what_is_missing():
-    with pytest.raises(UserError, match=r"type_c: needed 2, the cluster has 0.*ray start --resources"):
+    with pytest.raises(UserError, match=r"type_c: needed 2, the cluster has 0.*cluster join HEAD --type NAME"):
         plan_actors(make_fleet(6), TYPES, "typed", [SHORT])
     with pytest.raises(UserError, match=r"device types \['A', 'B', 'C'\] name no Ray resource"):
         plan_actors(make_fleet(6), {}, "typed", [ENOUGH])

@@ -25,7 +25,10 @@ from relief_ray.support.errors import UserError
 from tests.loaders import MODULE, write_people
 
 MINI = {"data": {"name": "dsa_mini", "subjects": [1, 2, 3], "stride_s": 10.0, "max_windows_per_client": 20}}
-LAB = {"data": {"name": "lab:MINE"}, "fleet": {"owned": {"B": ["wrist", "hip"], "C": ["wrist"]}}}
+LAB = {
+    "data": {"name": "lab:MINE"},
+    "fleet": {"types": {"B": {"sensors": ["wrist", "hip"]}, "C": {"sensors": ["wrist"]}}},
+}
 Values = dict[str, dict[str, object]]
 
 

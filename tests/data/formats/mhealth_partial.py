@@ -18,7 +18,6 @@ SPEC = replace(
     name="mhealth_partial",
     title="MHEALTH, chest accelerometer and arm gyroscope only, z-scored upstream (test fixture)",
     modalities=(("acc", 3), ("gyro", 3)),
-    type_counts=(3, 0, 7),
     licence="none stated by the intermediate source; the original is CC BY 4.0 (as listed by UCI)",
     url="",
     hints=("mhealth_acc_gyro_partial",),

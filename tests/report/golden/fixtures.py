@@ -147,7 +147,7 @@ def testbed() -> list[str]:
     relief_ray("data", "synth", "pamap2", "--out=data", "--scale=0.12")
     usual = (*QUICK, "--set=data.name=pamap2", "--rounds=1", "--set=data.stride_s=5")
     relief_ray(*usual, "--out=testbed/fleet", "--set=fleet.preset=testbed", "--strategies=fedavg,relief,fedicu")
-    boards = ("--set=fleet.preset=testbed", "--set=fleet.counts=[1,0,1]")
+    boards = ("--set=fleet.preset=testbed", "--set=fleet.types={A: {share: 1}, B: {share: 0}, C: {share: 1}}")
     relief_ray(*usual, "--out=testbed/boards", *boards, "--strategies=fedavg")
     relief_ray(*usual, "--out=testbed/usual", "--strategies=fedavg,relief,v1")
     relief_ray(*usual, "--out=testbed/gap", "--set=fleet.gap=100", "--strategies=fedavg")

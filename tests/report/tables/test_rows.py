@@ -97,9 +97,9 @@ def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put
     [
         {"training": {"lr": 0.01}},
         {"training": {"batch_size": 8}},
-        {"fleet": {"counts": [6, 1, 1]}},
+        {"fleet": {"types": {"A": {"count": 6}}}},
         {"fleet": {"types": {"C": {"active_power_w": 4.0}}}},
-        {"fleet": {"owned": {"C": ["acc", "gyro"]}}},
+        {"fleet": {"types": {"C": {"sensors": ["acc", "gyro"]}}}},
     ],
 )
 def test_other_training_and_devices_compare_with_nothing(pamap2, make, config):

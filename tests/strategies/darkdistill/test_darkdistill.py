@@ -410,10 +410,11 @@ def test_what_a_shallow_client_is_tested_on_is_what_it_trains(tmp_path):
     assert unchanged == {2, 3}
 
 
-@pytest.mark.parametrize("wrong", [{"Z": 2}, {"A": 0}, {"": 1}])
-def test_a_depth_is_for_a_device_type_that_there_is(wrong):
+def test_a_depth_is_for_a_device_type_that_there_is():
     with pytest.raises(ValidationError):
-        DarkDistill(depth_by_type=wrong)
+        DarkDistill(depth_by_type={"A": 0})
+    with pytest.raises(UserError, match=r"strategy.depth_by_type names the device types \['Z'\], expected some of"):
+        darkdistill.allocate(DarkDistill(depth_by_type={"Z": 1}), None, context_of(LAYOUT, FOUR))
     assert DarkDistill(depth_by_type={"C": 2}).depth_by_type == {"C": 2}
 
 

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.groups import WHOLE, Part
-from relief_ray.core.messages import Assignment, ServerState
+from relief_ray.core.messages import Assignment, Fleet, ServerState
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.helora import HeLoRA, allocate, filling, relative_size, sizes, weight
+from relief_ray.strategies.helora import HeLoRA, allocate, by_type, filling, relative_size, sizes, weight
+from relief_ray.support.errors import UserError
 from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scenario import build as build_cnn
@@ -33,17 +34,32 @@ def test_default_ranks_are_8_6_4_and_at_least_one():
     eight = [replace(FOUR[0], device=d) for d in "ABC"]
     group = LAYOUT["fusion.B"]
     wide = replace(group, tensors=(replace(group.tensors[0], shape=(5, 8)),))
-    parts = [sizes(HeLoRA(), [wide], c)["fusion.B"] for c in eight]
+    fleet = Fleet(clients=tuple(eight), modalities=FULL)
+    parts = [sizes(HeLoRA(), [wide], fleet, c)["fusion.B"] for c in eight]
     assert parts == [WHOLE, Part(rank=6), Part(rank=4)]
     assert [relative_size(wide, p) for p in parts] == [1.0, 0.75, 0.5]
-    assert sizes(HeLoRA(rank_share={"C": 0.01}), LAYOUT, TYPES[3])["fusion.B"] == Part(rank=1)
-    assert sizes(HeLoRA(), LAYOUT, TYPES[3])["head.1"] == WHOLE, "a dense head is trained by all"
+    assert sizes(HeLoRA(rank_share={"C": 0.01}), LAYOUT, TYPES, TYPES[3])["fusion.B"] == Part(rank=1)
+    assert sizes(HeLoRA(), LAYOUT, TYPES, TYPES[3])["head.1"] == WHOLE, "a dense head is trained by all"
 
 
 def test_a_share_must_be_a_share():
-    for wrong in ({"A": 0.0}, {"B": 1.5}, {"D": 0.5}):
+    for wrong in ({"A": 0.0}, {"B": 1.5}, (0.5, 0.0), ()):
         with pytest.raises(ValidationError):
             HeLoRA(rank_share=wrong)
+    with pytest.raises(
+        UserError, match=r"strategy.width names the device types \['D'\], expected some of \['A', 'B', 'C'\]"
+    ):
+        HeLoRA(width={"D": 0.5}).build().adapt(LAYOUT, TYPES)
+
+
+def test_shares_are_linear_along_the_order_of_five_types():
+    """Of 1, 0.75 and 0.5 the second of five types has the mean of the first two, and so on."""
+    names = ("hub", "gateway", "phone", "watch", "ring")
+    clients = tuple(replace(FOUR[0], id=n, device=name) for n, name in enumerate(names))
+    fleet = Fleet(clients=clients, modalities=FULL, types=names)
+    assert [by_type((1.0, 0.75, 0.5), fleet, c) for c in clients] == [1.0, 0.875, 0.75, 0.625, 0.5]
+    assert [by_type((0.75,), fleet, c) for c in clients] == [0.75] * 5
+    assert [by_type({"ring": 0.25}, fleet, c) for c in clients] == [1.0, 1.0, 1.0, 1.0, 0.25]
 
 
 def test_weights_grow_with_rank():
@@ -258,7 +274,7 @@ def test_the_rest_of_the_fleet_does_not_need_to_take_part(tmp_path):
 
 def test_a_dense_model_is_cut_by_rows_but_for_its_head():
     layout = build_cnn().layout
-    parts = sizes(HeLoRA(), layout, TYPES[3])
+    parts = sizes(HeLoRA(), layout, TYPES, TYPES[3])
     assert parts["head.1"] == WHOLE and parts["fusion.A.acc"] == parts["encoder.hr.2"] == Part(rows=0.75)
     conv, columns = layout["encoder.hr.2"], layout["fusion.A.acc"]
     assert conv.tensors[0].shape == (6, 4, 5) and layout.num_values({conv.id: parts[conv.id]}) == 5 * (4 * 5 + 1)

@@ -58,7 +58,7 @@ def test_payloads_are_those_of_the_own_rank_and_the_own_model(tmp_path):
     ours, theirs = (r.round(1).trained.reduced.receipts for r in (run, pad))
     assert [r.assignment.view for r in ours] == VIEWS
     assert [(r.bytes_up, r.bytes_down) for r in ours] == [(r.bytes_up, r.bytes_down) for r in theirs]
-    assert [r.assignment.train for r in ours] == [sizes(KD, LAYOUT, c) for c in TYPES.clients]
+    assert [r.assignment.train for r in ours] == [sizes(KD, LAYOUT, TYPES, c) for c in TYPES.clients]
 
 
 def test_ranks_are_unchanged_after_rounds(tmp_path):
