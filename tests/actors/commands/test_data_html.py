@@ -23,7 +23,7 @@ def test_the_page_has_warnings_tables_and_pictures(lab, tmp_path: Path) -> None:
     text = page.read_text()
     for oddity in ODDITIES:
         assert oddity.split(",")[0].replace("'", "&#x27;") in text and oddity[:20] in str(said)
-    assert re.findall(r"<h2>(.*?)</h2>", text) == ["Warnings", "People", "Sensors"]
+    assert re.findall(r"<h2>(.*?) <a", text) == ["Warnings", "People", "Sensors"]
     assert text.count("<svg") == 2 and "<figcaption>" in text and ".csv" not in text
     assert not re.search(r"(src|href)=['\"](?!#)", text), "it needs nothing else"
 

@@ -69,7 +69,7 @@ def _in_lines(text: str) -> str:
 
 def _text(page: str) -> str:
     """The words of an HTML page in the order of its source, a line for each element."""
-    body = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+    body = re.sub(r"<style>.*?</style>|<script>.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
     body = re.sub(r"</t[hd]>\s*<t[hd][^>]*>", " | ", body)
     body = re.sub(r"<(/?(?:code|b|span|small|a))\b[^>]*>", " ", body)
     lines = (re.sub(r"[ \t]+", " ", unescape(line)).strip() for line in re.sub(r"<[^>]+>", "\n", body).splitlines())
