@@ -148,7 +148,6 @@ METHODS: dict[str, Fault] = {
     "allocate raises": allocate("raise KeyError('x' * 9)", "KeyError: 'xxxxxxxxx'"),
     "allocate exits": allocate("sys.exit(0)", "allocate ended the process (sys.exit(0)), expected that it returns"),
     "allocate returns nothing": allocate("return None", "allocate returned None, expected a tuple of relief_"),
-    "nobody": allocate("return ()", "allocate returned no assignment, expected one for at least one participant"),
     "epochs for days": allocate("return tuple(replace(t, epochs=10**18) for t in sound)",
                                 "trains 1000000000000000000 epochs, expected at least 1 and at most 100000"),
     "a client twice": allocate("return (*sound, sound[0])", "allocate: client 0 has two assignments"),

@@ -98,6 +98,8 @@ class _Bench:
         refused = {c: why for record in read_rounds(path) for c, why in record.rejected.items()}
         if refused and instrumented:
             raise Broken("finishes", f"updates of clients were refused: {refused}")
+        if instrumented and not any(record.clients for record in read_rounds(path)):
+            raise Broken("allocation", "allocate gave no participant a task in any round")
         return outcome(path)
 
 

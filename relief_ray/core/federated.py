@@ -328,14 +328,14 @@ def run_round(
         RoundVoid: no client returned a usable update.
         FloatingPointError: the aggregated model is not finite, or beyond its format; the old state stays valid.
     """
-    if not context.participants:  # nobody is there: the round passes without a step
+    tasks = strategy.allocate(state, context) if context.participants else ()
+    if not tasks:  # nobody is there, or the method asks none of those who are: the round passes without a step
         idle = Trained(reduced=Reduced(sums={}, receipts=()), states={})
         costs = accountant.cost((), context.fleet)
         return RoundResult(state=state, tasks=(), trained=idle, charged=(), costs=costs, server_s=0.0)
-    tasks = strategy.allocate(state, context)
     states = {t.client: store.load(t.client) for t in tasks}
     trained = executor.train(context.round, context.received(state.models), tasks, states)
-    if tasks and not trained.reduced.receipts:
+    if not trained.reduced.receipts:
         raise RoundVoid(
             f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}",
             rejected=trained.rejected,

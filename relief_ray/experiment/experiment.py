@@ -158,7 +158,11 @@ class Experiment:
                 left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
                 warnings=(
                     *setup.missed(round_),
-                    *self.untrained.add_updates(round_, [s for r in result.trained.worked for s in r.sq_norm.values()]),
+                    *self.untrained.add_updates(
+                        round_,
+                        [s for r in result.trained.worked for s in r.sq_norm.values()],
+                        is_idle=bool(context.participants) and not result.tasks,
+                    ),
                     *self.untrained.add(
                         round_,
                         context.participants,

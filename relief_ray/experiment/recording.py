@@ -171,23 +171,22 @@ class UntrainedGroups:
             f"although participants own the sensors ({self.name}); docs/allocation.md says why and what to set",
         )
 
-    def add_updates(self, round_: int, squares: Collection[float]) -> tuple[str, ...]:
-        """Return one warning where all updates of a round are zero, unless those of the round before were, or none.
+    def add_updates(self, round_: int, squares: Collection[float], *, is_idle: bool = False) -> tuple[str, ...]:
+        """Return one warning where a round changed nothing, unless the round before did neither, or none.
 
-        ``squares``: ``|Delta_j|^2`` of each client and group.
+        ``squares``: ``|Delta_j|^2`` of each client and group; ``is_idle``: the method gave no participant a task.
         """
         num_before = self.missed.pop(_ALL, 0)
-        if not squares or any(squares):
+        if not is_idle and (not squares or any(squares)):
             return ()
         self.missed[_ALL] = num_before + 1
-        return (
-            ()
-            if num_before
-            else (
-                f"round {round_}: the update of every client is exactly zero in every group, nothing was trained "
-                f"({self.name}); look for what switches gradients off, or sets the learning rate or the loss to 0",
-            )
+        why = (
+            f"{self.name} gave no participant a task, so the round passes without a step"
+            if is_idle
+            else f"the update of every client is exactly zero in every group, nothing was trained ({self.name}); look "
+            "for what switches gradients off, or sets the learning rate or the loss to 0"
         )
+        return () if num_before else (f"round {round_}: {why}",)
 
 
 MAX_STAT_VALUES = 64

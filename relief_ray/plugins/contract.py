@@ -78,8 +78,6 @@ def _tasks_violation(tasks: object, state: ServerState, context: RoundContext) -
     """What is wrong with a round's assignments: wrong kind, client, model, group, or flow of a group."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
         return f"returned {_a(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
-    if not tasks:
-        return "returned no assignment, expected one for at least one participant"
     clients, participants = set[ClientId](), [c.id for c in context.participants]
     for task in tasks:
         if violation := kind_violation(task, Assignment):

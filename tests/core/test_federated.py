@@ -110,6 +110,15 @@ def test_a_round_without_participants_changes_nothing(name):
     assert result.state.facts == {"note": 1} and result.costs["linear"].round_s == 0.0
 
 
+def test_a_round_whose_method_asks_nobody_changes_nothing():
+    """As one without participants: FedAvg over clients that own all sensors, where none of these was drawn."""
+    strategy = replace(FedAvg().build(), allocate=lambda state, context: ())
+    state = ServerState(models={"global": START}, facts={"note": 1})
+    result = play(strategy, state, [], participants=[0, 1])
+    assert result.tasks == () and result.state is state and result.trained.reduced.receipts == ()
+    assert result.costs["linear"].round_s == 0.0
+
+
 def test_an_aggregate_that_is_not_finite_is_not_committed():
     """Every update is finite, their sum is not: the old state stays valid and no personal state is staged."""
 

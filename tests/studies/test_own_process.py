@@ -17,6 +17,19 @@ from tests.studies.conftest import SMALL
 
 WORDS = {"backbone": SMALL, "rounds": 2, "training": {"epochs": 1}, "quiet": True}
 OTHERS = ["fedavg", "relief"]
+NOBODY = """from dataclasses import replace
+
+import relief_ray as rr
+
+
+def nobody(state, context):
+    return ()
+
+
+class Mine(rr.FedAvg):
+    def build(self):
+        return replace(super().build(), allocate=nobody)
+"""
 ALL = leaky.FREE | leaky.BOUND
 
 
@@ -111,6 +124,15 @@ def test_a_round_whose_updates_are_all_zero_is_a_warning_once_in_a_row(write, ru
     said = [str(w.message) for w in caught if "exactly zero" in str(w.message)]
     assert len(said) == 1 and "round 1: the update of every client is exactly zero in every group" in said[0]
     assert [len(r.warnings) for r in study.run(f"{name}:Mine").ledger] == [1, 0]
+
+
+@pytest.mark.ci
+def test_rounds_in_which_the_method_asks_nobody_are_a_warning_once_in_a_row(write, run_cache, tmp_path):
+    name = write(NOBODY)
+    with pytest.warns(UserWarning) as caught:
+        rr.run("quick", strategies=f"{name}:Mine", out=tmp_path / "s", **WORDS)
+    said = [str(w.message) for w in caught if "gave no participant a task" in str(w.message)]
+    assert len(said) == 1 and "Mine gave no participant a task, so the round passes without a step" in said[0]
 
 
 @pytest.mark.ci
