@@ -18,10 +18,11 @@ from benchmarks.engine.effort import EFFORTS, Dataset, Effort
 from benchmarks.engine.machine import Figures, facts, load
 
 if TYPE_CHECKING:
+    from benchmarks.engine.full import Sizes
     from benchmarks.engine.peers import Installed
 
 ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
-ON_RAY = ("noop", "recording", "fleet", "full")
+ON_RAY = ("noop", "recording", "fleet", "formats", "full")
 PARTS = (*ALONE, *ON_RAY)
 
 
@@ -108,7 +109,7 @@ def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
 
 def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
     """Figures of a part that runs inside the Ray session."""
-    from benchmarks.engine import local, noop, recording
+    from benchmarks.engine import formats, local, noop, recording
     from benchmarks.engine.scenario import Scenario
 
     if name == "noop":
@@ -121,6 +122,8 @@ def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Pa
             dataset="pamap2", num_clients=8, num_windows=windows, folder=folder / name, epochs=local.EPOCHS, mixed=True
         )
         yield local.measure_fleet(scenario, effort.fleet_turns, 1)
+    elif name == "formats":
+        yield from formats.measure(_sizes(effort, "pamap2"), folder)
     else:
         yield from all_full(effort, ready, folder)
 
@@ -131,13 +134,18 @@ def all_full(effort: Effort, ready: Mapping[str, Installed], folder: Path) -> It
 
     datasets: tuple[Dataset, ...] = ("pamap2", "dsa")
     for dataset in datasets:
-        sizes = full.Sizes(
-            cases=effort.full if dataset == "pamap2" else effort.full_dsa,
-            num_turns=effort.full_turns,
-            num_rounds=effort.full_rounds,
-            peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
-        )
-        yield from full.measure(dataset, sizes, ready, folder / dataset)
+        yield from full.measure(dataset, _sizes(effort, dataset), ready, folder / dataset)
+
+
+def _sizes(effort: Effort, dataset: Dataset) -> Sizes:
+    from benchmarks.engine.full import Sizes
+
+    return Sizes(
+        cases=effort.full if dataset == "pamap2" else effort.full_dsa,
+        num_turns=effort.full_turns,
+        num_rounds=effort.full_rounds,
+        peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
+    )
 
 
 def write(measured: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:

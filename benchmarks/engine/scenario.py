@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.engine.eager import Task
 from benchmarks.engine.effort import Dataset
-from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, preset
+from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, TransferConfig, preset
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, ServerState
@@ -43,6 +43,7 @@ class Scenario:
         epochs: epochs of a round.
         mixed: device types 3/3/2 of A, B, C; else all of type A.
         seed: seed of the windows.
+        transfer: formats on the wire.
     """
 
     dataset: Dataset
@@ -52,6 +53,7 @@ class Scenario:
     epochs: int = 1
     mixed: bool = False
     seed: int = 0
+    transfer: TransferConfig = field(default_factory=TransferConfig)
 
     @property
     def spec(self) -> DatasetSpec:
@@ -158,6 +160,7 @@ def configure(
         training=TrainingConfig(epochs=scenario.epochs, engine=engine),
         evaluation=EvaluationConfig(every=NEVER),
         runtime=RuntimeConfig(mode="packed", num_hosts=num_hosts),
+        transfer=scenario.transfer,
         rounds=rounds,
         seed=scenario.seed,
     )

@@ -27,6 +27,8 @@ TARGETS: tuple[tuple[str, str, float], ...] = (
     ("noop_n100_ours_s", "no-op round, 100 clients, s", -0.1),
     ("noop_n8_vs_exact_ray", "no-op round, 8 clients, over the minimal loop with the same arithmetic", -2.5),
     ("noop_n100_vs_exact_ray", "no-op round, 100 clients, over the minimal loop with the same arithmetic", -2.5),
+    ("formats_n8_cost", "int8 up and float16 down, 8 clients: full round over one in float32", -1.03),
+    ("formats_n100_cost", "int8 up and float16 down, 100 clients: full round over one in float32", -1.05),
     ("recording_n8_recorded_vs_bare", "hash, record and checkpoint off the way: no-op round over one without", -1.05),
     ("recording_n8_run_mlflow_vs_run", "MLflow off the way: no-op round over one without", -1.05),
     ("pss_n100_gib", "memory of all processes, 100 clients, GiB", -2.0),

@@ -24,6 +24,8 @@ REQUIRED = {
     "type_c_reuse_vs_own_full",
     "gemm_peak_fraction",
     "pss_n100_gib",
+    "formats_n8_cost",
+    "formats_n100_cost",
 }
 
 
