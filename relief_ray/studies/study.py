@@ -552,7 +552,7 @@ class Study:
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
-        """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
+        """Draw F1 over rounds, the mean over runs, and the differences to FedAvg below; ``figure`` has other costs.
 
         Raises:
             UserError: no run is finished, or matplotlib is not installed.
@@ -560,13 +560,17 @@ class Study:
         comparison = self._one(setting)
         return drawn(lambda path: curves(comparison, path), comparison.title)
 
-    def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
+    def figure(
+        self, name: str, *, method: str | None = None, over: str | None = None, setting: str | None = None
+    ) -> Picture:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
 
         Args:
             name: ``convergence``, ``rare``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``,
                 ``allocation``, ``devices`` or ``round``.
             method: of ``allocation`` alone: the method that is drawn; None: RELIEF.
+            over: of ``convergence``, ``rare`` and ``pareto``: ``rounds``, ``seconds``, ``joules`` or ``MiB``; None: the
+                first that the report shows.
             setting: part of the name of one of ``settings``, where there are several.
 
         Raises:
@@ -585,9 +589,13 @@ class Study:
             needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
             raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
 
+        if over is not None and over not in plot.views:
+            known = f"expected {listed(plot.views)}" if plot.views else "expected none with this figure"
+            raise UserError(f"figure {name!r}, over={over!r}: unknown{nearest(over, plot.views)}; {known}")
+
         def draw(path: Path) -> None:
             with sheet(plot.height_in) as canvas:
-                plot.draw(canvas)
+                (plot.draw if over is None else plot.views[over])(canvas)
                 save(canvas, path)
 
         return drawn(draw, plot.caption)

@@ -173,6 +173,8 @@ def test_what_cannot_be_opened_is_said(given, message, monkeypatch):
         (lambda s: s.gain("relief", figure="f1_rar"), r"figure 'f1_rar': unknown \(did you mean 'f1_rare'\?\)"),
         (lambda s: s.gains(figure="loss"), "figure 'loss': unknown; expected one of f1, f1_rare"),
         (lambda s: s.figure("allocations"), r"unknown \(did you mean 'allocation'\?\)"),
+        (lambda s: s.figure("convergence", over="second"), r"over='second': unknown \(did you mean 'seconds'\?\)"),
+        (lambda s: s.figure("modalities", over="seconds"), "expected none with this figure"),
         (lambda s: s.timeline("fedavg", "fedprox"), "no finished run.*there are fedavg, relief"),
         (lambda s: s.run("relief", seed=0).explain(round=9, client=0), "round 9: no such round"),
     ],
@@ -253,6 +255,8 @@ def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
     assert swapped.png != picture.png and swapped.caption.startswith("relief") and "fedavg" in swapped.caption
     assert small_study.curves().png.startswith(b"\x89PNG")
     assert small_study.figure("allocation").png != small_study.figure("allocation", method="fedavg").png
+    assert small_study.figure("convergence").png == small_study.curves().png
+    assert small_study.figure("convergence", over="seconds").png != small_study.curves().png
 
 
 def test_what_a_notebook_shows_of_a_study(small_study):
