@@ -11,15 +11,27 @@ from statistics import fmean
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import look
 from relief_ray.records.run_folder import RUN_FILE, read_run
-from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, sqlite_address, store_uri
+from relief_ray.records.sync.mlflow import (
+    DATABASE,
+    VIEW,
+    Store,
+    StudySummary,
+    log_run,
+    log_study,
+    sqlite_address,
+    store_uri,
+)
 from relief_ray.records.sync.sender import brief
 from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind, and on a list without metrics: the
-# address opens the charts of the first experiment of a file, which is 1.
-PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
+# address opens the charts of the first experiment of a file, which is 1, with the runs grouped by method.
+PAGE = (
+    "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
+    f"&viewStateShareKey={VIEW}"
+)
 
 
 def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
@@ -64,17 +76,16 @@ def summary_of(out: Path, name: str) -> StudySummary:
         "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs)),
         "relief.seeds": ", ".join(dict.fromkeys(str(run.config.get("seed")) for run in runs)),
     }
-    metrics = {"cells_done": float(len(done))}
+    tags["relief.cells_done"] = str(len(done))
     if scores:
         best, values = max(scores.items(), key=lambda item: fmean(item[1]))
         best_f1 = fmean(values)
         note += f" Best mean F1: {100 * best_f1:.1f} % ({best})."
         tags["relief.best_method"] = best
-        metrics["best_f1"] = best_f1
+        tags["relief.best_f1"] = f"{best_f1:.4f}"
     return StudySummary(
         started=min((run.created for run in runs), default=None),
         finished=max((run.finished for run in done if run.finished), default=None),
         note=f"{note} Records: {out.absolute()}",
         tags=tags,
-        metrics=metrics,
     )

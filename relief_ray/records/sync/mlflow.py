@@ -66,9 +66,19 @@ ENVIRONMENT = {
 # A cell that is computed again in its folder (`--rerun-stale`) is told from the one before by the moment of its making.
 _CREATED, _REPLACED_BY = "relief.created", "relief.replaced_by"
 
-# Kind of our experiments. It does not make the pages of 3.17 open on runs: the address does
-# (actors/terminal/mlflow_export.py).
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_METHOD, _STUDY = "relief.method", "relief.study_run"
+# What the pages of 3.17 show, for whoever opens the address with this key: runs grouped by method, their mean F1 by
+# round. MLflow keeps such a view as a tag of the experiment, where its own button for sharing one puts it.
+VIEW = "relief"
+_GROUPED = {
+    "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": _METHOD}]},
+    "useGroupedValuesInCharts": True,
+}
+# The kind does not make the pages open on runs: the address does (actors/terminal/mlflow_export.py).
+_EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    f"mlflow.sharedViewState.{VIEW}": json.dumps(_GROUPED),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +213,7 @@ class MlflowRun:
         self._client, stored = _open_run(self._store, self._folder, self._record)
         self.run_id = stored.info.run_id
         self._tags = set(stored.data.tags)
-        self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
+        self._grid: str | None = stored.data.tags.get(_STUDY)
         self._known = {
             key: {point.step for point in self._client.get_metric_history(self.run_id, key)}
             for key in stored.data.metrics
@@ -453,6 +463,8 @@ def _experiment(client: MlflowClient, store: Store) -> str:
             )
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
+    for tag in _EXPERIMENT_TAGS.keys() - experiment.tags.keys():  # it was not made by us
+        client.set_experiment_tag(experiment.experiment_id, tag, _EXPERIMENT_TAGS[tag])
     if experiment.lifecycle_stage != "active":
         uri, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
         address = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} " if uri == store.uri else ""  # masked, it would not work
@@ -481,6 +493,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
         "relief.folder": str(folder),
         _CREATED: record.created,
         "relief.strategy": record.strategy,
+        _METHOD: _method(record),
         "relief.data_origin": record.data_origin,
         "relief.planning_model": record.planning_model,
         "mlflow.source.name": "relief-ray",
@@ -492,8 +505,22 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
     began_s = None if first is None else first.ended_unix_s - first.wall_s
     started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
     if record.parent is not None:
-        tags["mlflow.parentRunId"] = _study(client, experiment, record.parent, started_ms)
-    return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=record.name)
+        tags[_STUDY] = _study(client, experiment, record.parent, started_ms)
+    return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=_name(record))
+
+
+def _method(record: RunRecord) -> str:
+    """The method, and its own level of a grid."""
+    level = section(record.config, "choice").get("level")
+    return f"{record.method.name} ({level})" if level else record.method.name
+
+
+def _name(record: RunRecord) -> str:
+    """``relief, fold 0, replicate 3``: what tells the runs of a study apart at a glance."""
+    data, number = section(record.config, "data"), record.config.get("replicate")
+    fold = f"fold {data['fold']}" if data.get("split") == "held_out_subject" else ""
+    draw = f"seed {record.config.get('seed')}" if number is None else f"replicate {number}"
+    return ", ".join(filter(None, [_method(record), fold, draw]))
 
 
 def _description(folder: Path, record: RunRecord) -> str:
@@ -517,7 +544,7 @@ def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
 
 
 def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None) -> str:
-    """The run that stands for a grid or a plan: parent of a grid's cells, holder of reports and figures."""
+    """The run that stands for a grid or a plan: its cells name it, and it holds reports and figures."""
     grids = _search(client, experiment, "relief.kind", "grid")
     study = next((run for run in grids if run.data.tags.get("relief.grid") == name), None)
     if study is None:
@@ -536,15 +563,13 @@ class StudySummary:
         started: when its first run was made (ISO 8601); None: no run was.
         finished: when its last run was done; None: none is.
         note: text of its page.
-        tags: by name.
-        metrics: by name.
+        tags: by name; a metric would be a chart of a single bar beside the runs' curves.
     """
 
     started: str | None
     finished: str | None
     note: str
     tags: Mapping[str, str]
-    metrics: Mapping[str, float]
 
 
 def log_study(store: Store, name: str, files: Sequence[Path], summary: StudySummary) -> str:
@@ -559,8 +584,6 @@ def log_study(store: Store, name: str, files: Sequence[Path], summary: StudySumm
     _refuse_elsewhere(store, files[0], client.get_run(run_id))
     for tag, text in {**summary.tags, "mlflow.note.content": summary.note}.items():
         client.set_tag(run_id, tag, text)
-    for key, value in summary.metrics.items():
-        client.log_metric(run_id, key, value)
     for file in files:
         client.log_artifact(run_id, str(file))
     if (ended_ms := _unix_ms(summary.finished)) is not None:

@@ -124,7 +124,10 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
     )
     assert result.exit_code == 0, result.output
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
-    assert PAGE.endswith("compareRunsMode=CHART") and "MLFLOW_DISABLE_TELEMETRY=true mlflow ui" in result.stdout
+    assert (
+        PAGE.endswith("compareRunsMode=CHART&viewStateShareKey=relief")
+        and "MLFLOW_DISABLE_TELEMETRY=true mlflow ui" in result.stdout
+    )
     store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
     experiment = store.get_experiment_by_name("relief-ray")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.terminal.mlflow_export import PAGE
 from relief_ray.records.identity import note_begun
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import _TAKEN, METRICS, round_scalars
@@ -23,6 +24,7 @@ from relief_ray.records.schema import Metrics
 from relief_ray.records.sync import mlflow as mlflow_store
 from relief_ray.records.sync.mlflow import (
     SIMULATED,
+    VIEW,
     Exported,
     Store,
     StudySummary,
@@ -51,7 +53,8 @@ def test_sync_copies_everything_once(run):
     assert points(run) == expected(4)
     (stored_run,) = stored(run)
     record = read_run(run)
-    assert stored_run.info.status == "FINISHED" and stored_run.info.run_name == record.name
+    assert stored_run.info.status == "FINISHED" and stored_run.info.run_name == f"{record.method.name}, seed 3"
+    assert stored_run.data.tags["relief.method"] == record.method.name
     assert stored_run.data.params == {"strategy.name": "toy", "seed": "3"}
     assert (
         stored_run.data.tags["relief.cell"] == record.cell and stored_run.data.tags["relief.data_origin"] == "SYNTHETIC"
@@ -109,7 +112,8 @@ def test_a_cell_that_is_computed_again_gets_a_run_of_its_own(run):
     assert new.run_id != old.run_id and new.num_points == 4 * POINTS_A_ROUND
     assert sync(run).run_id == new.run_id and sync(run).num_points == 0
     names = {r.info.run_id: r.info.run_name for r in stored(run)}
-    assert names == {old.run_id: f"{record.name} (replaced)", new.run_id: record.name}
+    name = f"{record.method.name}, seed 3"
+    assert names == {old.run_id: f"{name} (replaced)", new.run_id: name}
     (earlier,) = [r for r in stored(run) if r.info.run_id == old.run_id]
     assert earlier.data.tags["relief.replaced_by"] == new.run_id and "strategy.trim" not in earlier.data.params
 
@@ -192,15 +196,15 @@ def test_files_of_a_study_are_artifacts_of_one_run_of_its_name(run):
     sync(run)
     page = run.parent / "index.html"
     began, ended = "2026-01-02T03:04:05Z", "2026-01-02T03:05:35Z"
-    tags, metrics = {"relief.methods": "fedavg, relief"}, {"cells_done": 2.0, "best_f1": 0.5}
-    summary = StudySummary(started=began, finished=ended, note="2 of 2 runs done", tags=tags, metrics=metrics)
+    tags = {"relief.methods": "fedavg, relief"}
+    summary = StudySummary(started=began, finished=ended, note="2 of 2 runs done", tags=tags)
     for text in ("first", "second"):
         page.write_text(text)
         log_study(Store(uri=store_uri(run)), "demo", [page], summary)
     (study,) = [r for r in stored(run) if r.data.tags.get("relief.grid") == "demo"]
     assert study.info.run_name == "demo" and study.info.status == "FINISHED"
     assert study.info.end_time - study.info.start_time == 90_000, "it lasts from its first run to its last"
-    assert study.data.metrics == metrics and study.data.tags["relief.methods"] == "fedavg, relief"
+    assert study.data.metrics == {} and study.data.tags["relief.methods"] == "fedavg, relief"
     assert study.data.tags["mlflow.note.content"] == "2 of 2 runs done"
     copy = Path(study.info.artifact_uri.removeprefix("file://")) / "index.html"
     assert copy.read_text() == "second"
@@ -320,8 +324,34 @@ def test_processes_open_one_fresh_store_at_once(finished, program, tmp_path, num
     assert points(folders[0]) == Counter({key: number for key in expected(4)})
     runs = stored(folders[0])
     (parent,) = [r for r in runs if r.data.tags.get("relief.kind") == "grid"]
-    children = [r for r in runs if r.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    children = [r for r in runs if r.data.tags.get("relief.study_run") == parent.info.run_id]
+    assert not any("mlflow.parentRunId" in r.data.tags for r in runs), "the list is flat"
     assert len(runs) == number + 1 and len(children) == number and parent.info.run_name == "grid one"
+
+
+def test_a_level_of_a_grid_stands_in_the_runs_name_and_group(run):
+    record = read_run(run)
+    choice = {"kind": "level", "parameters": ["training.epochs"], "level": "e1"}
+    config = {**record.config, "choice": choice, "data": {"split": "held_out_subject", "fold": 2}, "replicate": 7}
+    put_run(run, record.model_copy(update={"config": config}))
+    sync(run)
+    (row,) = stored(run)
+    name = f"{record.method.name} (e1)"
+    assert (row.info.run_name, row.data.tags["relief.method"]) == (f"{name}, fold 2, replicate 7", name)
+
+
+def test_an_experiment_has_the_view_that_the_address_opens(run):
+    """Also one that somebody else made."""
+    from mlflow import MlflowClient
+
+    store = Store(uri=store_uri(run))
+    client = MlflowClient(tracking_uri=store.uri)
+    client.create_experiment(store.experiment, artifact_location=(run.parent / "mlartifacts").as_uri())
+    sync(run)
+    tags = client.get_experiment_by_name(store.experiment).tags
+    (by,) = json.loads(tags[f"mlflow.sharedViewState.{VIEW}"])["groupBy"]["groupByKeys"]
+    assert by == {"mode": "tag", "groupByData": "relief.method"} and by["groupByData"] in stored(run)[0].data.tags
+    assert PAGE.endswith(f"viewStateShareKey={VIEW}")
 
 
 def test_cells_of_a_grid_share_one_parent(run):
@@ -333,7 +363,7 @@ def test_cells_of_a_grid_share_one_parent(run):
         sync(folder)
     parents = [r for r in stored(run) if r.data.tags.get("relief.grid") == "it's a grid"]
     assert len(parents) == 1 and len(stored(run)) == 3
-    children = {r.data.tags["mlflow.parentRunId"] for r in stored(run) if "relief.cell" in r.data.tags}
+    children = {r.data.tags["relief.study_run"] for r in stored(run) if "relief.cell" in r.data.tags}
     assert children == {parents[0].info.run_id}
     ends = [r.info.end_time for r in stored(run) if "relief.cell" in r.data.tags]
     assert parents[0].info.end_time >= max(ends), "a grid lasts until its last cell's end"
