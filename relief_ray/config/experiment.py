@@ -527,6 +527,10 @@ def _own_keys(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
     return own
 
 
+# Pydantic's names of what it tried, which nobody has typed.
+_INNER = ("function-", "tuple[", "dict[")
+
+
 def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = None) -> list[str]:
     """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest.
 
@@ -534,7 +538,7 @@ def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = No
     """
     lines: dict[str, None] = {}
     for fault in error.errors():
-        path = ".".join(str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _CLASSES)
+        path = ".".join(p for p in map(str, fault["loc"]) if not p.startswith(_INNER) and p not in _CLASSES)
         chosen = next((str(p) for p in fault["loc"] if p in _CLASSES), None)
         keys = (own or {}).get(path.partition(".")[0]) or [
             k for k in all_keys() if chosen is None or k.of in ("", chosen)

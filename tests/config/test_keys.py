@@ -183,7 +183,7 @@ def test_a_wrong_value_is_answered_with_what_fits(values, message):
 ADVISED = re.compile(
     r"(?:write|e\.g\.|set|take) (?:--set )?'?([a-z_]+(?:\.\w+)*=.+?)'?(?: \(the default\)|;| or |$)", re.M
 )
-ELSEWHERE = re.compile(r"\] unknown, dsa_mini has|only 'dsa' has selectable units")
+ELSEWHERE = re.compile(r"\] unknown, dsa_mini has|only 'dsa' has selectable units|which does not read it")
 SLIPS = (
     "wrong", "[[]]", "-1", "0", "1.5", "3", "10000000000", "{a: {b: 1}}", "[1", "[a]", "null", "true", "''", ".nan",
     "a b", "no", "1e3", "[1, [2]]",
