@@ -463,8 +463,6 @@ def _experiment(client: MlflowClient, store: Store) -> str:
             )
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
-    for tag in _EXPERIMENT_TAGS.keys() - experiment.tags.keys():  # it was not made by us
-        client.set_experiment_tag(experiment.experiment_id, tag, _EXPERIMENT_TAGS[tag])
     if experiment.lifecycle_stage != "active":
         uri, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
         address = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} " if uri == store.uri else ""  # masked, it would not work
@@ -472,6 +470,9 @@ def _experiment(client: MlflowClient, store: Store) -> str:
             f"{uri}: its experiment {store.experiment!r} was deleted, expected one that takes runs; restore it with "
             f"`{address}{restore}`, or name another store (tracking.uri; of sync: --uri)"
         )
+    for tag in _EXPERIMENT_TAGS.keys() - experiment.tags.keys():  # it was not made by us
+        with suppress(Exception):  # a convenience, which a server may refuse
+            client.set_experiment_tag(experiment.experiment_id, tag, _EXPERIMENT_TAGS[tag])
     return str(experiment.experiment_id)
 
 
