@@ -48,8 +48,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "finishes": Rule("its rounds run to the end", "mend the line that is named"),
     "allocation": Rule(
-        "assignments name participants, once each, and existing groups and models; up is within train; some round has "
-        "assignments",
+        "assignments name participants, once each, and existing groups and models; up is within train",
         "build selections with context.layout.select(..) and assignments from context.participants",
     ),
     "purity": Rule(
