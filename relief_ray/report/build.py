@@ -202,8 +202,8 @@ def _sentences(lines: Iterable[str]) -> Paragraphs | None:
     return Paragraphs(lines=ended, is_list=True) if ended else None
 
 
-def _has_many_rows(*tables: Table | None) -> bool:
-    return any(table is not None and len(table.rows) > _MOST_ROWS for table in tables)
+def _has_many_rows(table: Table | None) -> bool:
+    return table is not None and len(table.rows) > _MOST_ROWS
 
 
 def _mixture(inventory: Inventory) -> list[str]:

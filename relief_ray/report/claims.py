@@ -285,9 +285,8 @@ def in_words(comparison: Comparison, judgement: Judgement | None, *, is_named: b
         return (*mark, *headlines(comparison), _untested(is_named=is_named))
     number = Counter(judged.verdict for judged in judgement.claims)
     counts = listed(f"{number[verdict]} {verdict}" for verdict in _ORDER if number[verdict])
-    is_one = len(judgement.claims) == 1
-    were = "claim was" if is_one else "claims were"
-    named = f"{len(judgement.claims)} {were} named before the first run: {counts}."
+    were = "was" if len(judgement.claims) == 1 else "were"
+    named = f"{counted(len(judgement.claims), 'claim')} {were} named before the first run: {counts}."
     return (*mark, *headlines(comparison), named)
 
 

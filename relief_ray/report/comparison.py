@@ -363,8 +363,7 @@ class Comparison:
 
     def in_order(self, kinds: Iterable[str]) -> list[str]:
         """Device types in order of capability, those that no run's fleet has last."""
-        fleet = next((run.fleet for run in self.runs if run.fleet is not None), None)
-        order = () if fleet is None else fleet.order
+        order = () if self.fleet is None else self.fleet.order
         return sorted(kinds, key=lambda kind: (order.index(kind) if kind in order else len(order), kind))
 
     @property

@@ -169,27 +169,26 @@ class Table:
         return replace(self, head=(self.head[0], *(self.head[1 + i] for i in columns)), rows=rows)
 
     def with_best(self, least: Collection[str] = (), most: Collection[str] = ()) -> Table:
-        """The cells with the best mean of their column set in bold: the least or the most, pale rows aside."""
+        """The table with the best mean of some columns in bold: of the columns ``least`` the least, else the most.
 
-        def is_best(head: str, i: int, cell: Cell) -> bool:
-            known = (row.cells[i].numbers.get("mean") for row in self.rows if not row.faint)
-            means = [number for number in known if isinstance(number, float)]
-            best = (min if head in least else max)(means, default=None)
-            texts = {row.cells[i].text for row in self.rows if row.cells[i].numbers.get("mean") == best}
-            is_asked = head in least or head in most
-            return is_asked and len(set(means)) > 1 and not cell.tone and cell.text in texts
+        Pale rows do not count, and where all are equal none is bold.
+        """
 
-        rows = (
-            replace(
-                row,
-                cells=tuple(
-                    replace(cell, tone="best") if not row.faint and is_best(head, i, cell) else cell
-                    for i, (head, cell) in enumerate(zip(self.head[1:], row.cells, strict=True))
-                ),
-            )
-            for row in self.rows
-        )
-        return replace(self, rows=tuple(rows))
+        def best_of(i: int, head: str) -> set[str]:
+            cells = [row.cells[i] for row in self.rows if not row.faint]
+            means = {mean for cell in cells if isinstance(mean := cell.numbers.get("mean"), float)}
+            if len(means) < 2 or head not in {*least, *most}:
+                return set()
+            best = min(means) if head in least else max(means)
+            return {cell.text for cell in cells if cell.numbers.get("mean") == best}
+
+        best = [best_of(i, head) for i, head in enumerate(self.head[1:])]
+
+        def marked_in(row: Row) -> Row:
+            cells = zip(row.cells, best, strict=True)
+            return replace(row, cells=tuple(replace(c, tone=c.tone or "best") if c.text in b else c for c, b in cells))
+
+        return replace(self, rows=tuple(row if row.faint else marked_in(row) for row in self.rows))
 
     def without_blanks(self) -> Table:
         """The columns in which a row has more than a dash."""

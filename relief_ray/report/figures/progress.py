@@ -92,8 +92,8 @@ def curves(comparison: Comparison, path: Path) -> Path:
     """
     points = curve_points(comparison)
     methods = drawn(comparison, {*points.method})
-    with sheet(_height_in(len(_gains(comparison, methods, _SEEN[0], "f1_percent")))) as figure:
-        _draw_view(figure, comparison, points, "f1_percent", _SEEN[0])
+    with sheet(_height_in(len(_gains(comparison, methods, _QUANTITIES[0], "f1_percent")))) as figure:
+        _draw_view(figure, comparison, points, "f1_percent", _QUANTITIES[0])
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
     _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
@@ -118,18 +118,19 @@ def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
     # A bootstrap makes one aggregation more.
     ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
     counting = f", the bootstrap of {listed(ahead)} counted as one round" if ahead else ""
-    gains = _gains(comparison, methods, _SEEN[0], score)
+    gains = _gains(comparison, methods, _QUANTITIES[0], score)
     below_it = f"; below: differences to `{REFERENCE}` with their 95 % intervals" if gains else ""
     more = left_out(points.method, methods) + below(shown, floor(shown))
     own = own_models(comparison) if score == "f1_percent" else ""
     numbers = [len(comparison.runs_of(label)) for label in methods]
     means = f", mean of {span_text(numbers, 0)} runs" if max(numbers, default=0) > 1 else ""
     views = {
-        seen.word: partial(_draw_view, comparison=comparison, points=points, score=score, seen=seen) for seen in _SEEN
+        quantity.word: partial(_draw_view, comparison=comparison, points=points, score=score, quantity=quantity)
+        for quantity in _QUANTITIES
     }
     return Figure(
         caption=f"{lead}{means}{counting}{below_it}; {comparison.title}.{more}{own}",
-        draw=views[_SEEN[0].word],
+        draw=views[_QUANTITIES[0].word],
         views=views,
         height_in=_height_in(len(gains)),
         columns=tuple(points.columns),
@@ -137,7 +138,7 @@ def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
     )
 
 
-class _Seen(NamedTuple):
+class _Quantity(NamedTuple):
     """A quantity on an x axis: the word of its switch, its column, its label, and the differences at as much of it."""
 
     word: str
@@ -147,19 +148,19 @@ class _Seen(NamedTuple):
 
 
 # Differences after the last round stand where none are taken at equal cost.
-_SEEN = (
-    _Seen("rounds", "aggregations", "rounds", {"f1_percent": "", "f1_rare_percent": "f1_rare_percent"}),
-    _Seen("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds"}),
-    _Seen("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules"}),
-    _Seen("MiB", "bytes_up", "MiB sent by the fleet", {}),
+_QUANTITIES = (
+    _Quantity("rounds", "aggregations", "rounds", {"f1_percent": "", "f1_rare_percent": "f1_rare_percent"}),
+    _Quantity("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds"}),
+    _Quantity("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules"}),
+    _Quantity("MiB", "bytes_up", "MiB sent by the fleet", {}),
 )
 
 
-def _gains(comparison: Comparison, methods: Sequence[str], seen: _Seen, score: str) -> dict[str, Paired]:
+def _gains(comparison: Comparison, methods: Sequence[str], quantity: _Quantity, score: str) -> dict[str, Paired]:
     """Differences to FedAvg of methods that have one, at as much of the quantity; empty where none is taken there."""
-    if score not in seen.gains:
+    if score not in quantity.gains:
         return {}
-    figure = seen.gains[score]
+    figure = quantity.gains[score]
     rows = [row for row in comparison.rows if row.label in methods]
     found = {row.label: row.over_reference(figure) if figure else comparison.gain(row) for row in rows}
     return {label: gain for label, gain in found.items() if gain is not None}
@@ -169,21 +170,21 @@ def _height_in(num_gains: int) -> float:
     return _HEIGHT_IN + (_GAINS_IN + _ROW_IN * num_gains if num_gains else 0.0)
 
 
-def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, score: str, seen: _Seen) -> None:
+def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, score: str, quantity: _Quantity) -> None:
     """Every method's mean over one quantity with its name at its end; below, the differences to FedAvg there."""
     styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
-    gains = _gains(comparison, methods, seen, score)
+    gains = _gains(comparison, methods, quantity, score)
     width_in, height_in = map(float, figure.get_size_inches())
     names_in = _LETTER_IN * max(map(len, methods), default=0) + 0.12
     below_in = _BELOW_IN + (_GAINS_IN - 0.1 + _ROW_IN * len(gains) if gains else 0.0)
     left, right = _LEFT_IN / width_in, 1 - names_in / width_in
     ax = figure.add_axes((left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in))
-    scale, label = _scaled(seen, comparison, shown)
+    scale, label = _scaled(quantity, comparison, shown)
     for method in methods:
         curve = shown[shown.method == method]
         ax.plot(
-            curve[seen.column] * scale,
+            curve[quantity.column] * scale,
             curve.f1_percent,
             **styles[method]._asdict(),
             markersize=3.2,
@@ -191,26 +192,28 @@ def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, sco
             markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
             gid=part_of(comparison, method, "curve"),
         )
-    low, most = floor(shown), float((shown[seen.column] * scale).max())
+    low, most = floor(shown), float((shown[quantity.column] * scale).max())
     ax.set_xlim(0, 1.02 * most if most > 0 else 1.0)
     percent_axis(ax, ax.get_ylim()[0] if low is None else low, ax.get_ylim()[1])
     _guessing(ax, comparison)
     ax.set(xlabel=label, ylabel=_SCORES[score])
-    _integer_axis(ax, seen)
+    _integer_axis(ax, quantity)
     plain_axes(ax)
     right_end = ax.get_xlim()[1]
     last = {method: shown[shown.method == method].iloc[-1] for method in methods}
     name_ends(ax, comparison, {method: (right_end, float(end.f1_percent)) for method, end in last.items()})
     if gains:
         place = (_GAINS_LEFT, _BELOW_IN / height_in, right - _GAINS_LEFT, _ROW_IN * len(gains) / height_in)
-        _draw_gains(figure.add_axes(place), comparison, gains, seen)
+        _draw_gains(figure.add_axes(place), comparison, gains, quantity)
     footnote(figure, comparison.runs, comparison.clock)
 
 
-def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], seen: _Seen) -> None:
+def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], quantity: _Quantity) -> None:
     """A row per method: its difference to FedAvg with the interval, in points, and in words at the left."""
     styles = all_styles(comparison)
-    when = {"aggregations": "after as many rounds", "time_s": "after the same time"}.get(seen.column, "at equal joules")
+    when = {"aggregations": "after as many rounds", "time_s": "after the same time"}.get(
+        quantity.column, "at equal joules"
+    )
     for place, (label, gain) in enumerate(gains.items()):
         colour, gid = styles[label].color, part_of(comparison, label, "row")
         if gain.low is not None and gain.high is not None:
@@ -243,21 +246,21 @@ def _guessing(ax: Axes, comparison: Comparison) -> None:
         ax.annotate("guessing", place, xycoords=("axes fraction", "data"), color=FAINT, ha="right", va="bottom")
 
 
-def _scaled(seen: _Seen, comparison: Comparison, frame: DataFrame) -> tuple[float, str]:
+def _scaled(quantity: _Quantity, comparison: Comparison, frame: DataFrame) -> tuple[float, str]:
     """Factor to the unit of the x axis, and its label, which says whether seconds and joules are simulated."""
-    if seen.column == "aggregations":
-        return 1.0, seen.label
-    if seen.column == "bytes_up":
-        return 1 / MIB, seen.label
+    if quantity.column == "aggregations":
+        return 1.0, quantity.label
+    if quantity.column == "bytes_up":
+        return 1 / MIB, quantity.label
     kind = "" if comparison.clock == "measured" else "simulated "
-    is_kilo = seen.column == "energy_j" and frame.energy_j.max() >= _KILO
-    return (1e-3, f"{kind}kJ") if is_kilo else (1.0, f"{kind}{seen.label}")
+    is_kilo = quantity.column == "energy_j" and frame.energy_j.max() >= _KILO
+    return (1e-3, f"{kind}kJ") if is_kilo else (1.0, f"{kind}{quantity.label}")
 
 
-def _integer_axis(ax: Axes, seen: _Seen) -> None:
+def _integer_axis(ax: Axes, quantity: _Quantity) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=seen.column == "aggregations"))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=quantity.column == "aggregations"))
 
 
 # From so many joules on, axes are in kilojoules.
@@ -334,7 +337,10 @@ def pareto(comparison: Comparison) -> Figure | None:
     spread = "; bars: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
 
-    views = {seen.word: partial(_draw_ends, comparison=comparison, last=last, seen=seen) for seen in _SEEN[1:]}
+    views = {
+        quantity.word: partial(_draw_ends, comparison=comparison, last=last, quantity=quantity)
+        for quantity in _QUANTITIES[1:]
+    }
     return Figure(
         caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
         f"{included}; {comparison.title}. {_front_words(last)}{spread}{grey}."
@@ -347,18 +353,18 @@ def pareto(comparison: Comparison) -> Figure | None:
     )
 
 
-def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, seen: _Seen) -> None:
+def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, quantity: _Quantity) -> None:
     """A point per method with its name, its spread as a bar, and the front of the federated methods."""
     styles, (lowest, highest) = all_styles(comparison), span(last)
     width_in, height_in = map(float, figure.get_size_inches())
     names_in = _LETTER_IN * max(map(len, last.method)) + 0.12
     left, bottom = _LEFT_IN / width_in, _BELOW_IN / height_in
     ax = figure.add_axes((left, bottom, 1 - left - names_in / width_in, 1 - bottom - 0.08 / height_in))
-    scale, label = _scaled(seen, comparison, last)
-    front_of = last[last[f"front_{seen.column}"] == 1].sort_values(seen.column)
-    ax.step(scale * front_of[seen.column], front_of.f1_percent, where="post", color=INK, linewidth=1.2, zorder=1)
+    scale, label = _scaled(quantity, comparison, last)
+    front_of = last[last[f"front_{quantity.column}"] == 1].sort_values(quantity.column)
+    ax.step(scale * front_of[quantity.column], front_of.f1_percent, where="post", color=INK, linewidth=1.2, zorder=1)
     for _, end in last.iterrows():
-        x, style = scale * end[seen.column], styles[end.method]
+        x, style = scale * end[quantity.column], styles[end.method]
         style = style._replace(color=FAINT, markerfacecolor="white") if end.is_bound else style
         if end["std"] > 0:
             bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
@@ -370,7 +376,7 @@ def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, seen:
     percent_axis(ax, lowest, highest)
     ax.set(xlabel=f"{label} of the whole run", ylabel=_SCORES["f1_percent"])
     plain_axes(ax)
-    ends = zip(scale * last[seen.column], last.f1_percent, strict=True)
+    ends = zip(scale * last[quantity.column], last.f1_percent, strict=True)
     name_ends(ax, comparison, dict(zip(last.method, ends, strict=True)))
     footnote(figure, comparison.runs, comparison.clock)
 
@@ -393,7 +399,7 @@ def _not_drawn(comparison: Comparison, last: DataFrame) -> str:
 
 
 def modalities(comparison: Comparison) -> Figure | None:
-    """F1 of the canonical model seen through one sensor at a time; None where no method has such a model."""
+    """F1 of the canonical model quantity through one sensor at a time; None where no method has such a model."""
     if not comparison.sensors:
         return None
     rows = [

@@ -332,16 +332,13 @@ def legend_in(labels: Sequence[str]) -> float:
     return 0.06 + 0.17 * -(-len(labels) // _per_row(labels))
 
 
-def top_legend(figure: MplFigure, below_in: float = 0.0, patches: Sequence[Patch] = ()) -> None:
-    """One legend above all panels, from the first panel's handles or of patches.
-
-    ``below_in``: inches left free above it.
-    """
+def top_legend(figure: MplFigure, patches: Sequence[Patch] = ()) -> None:
+    """One legend above all panels, from the first panel's handles or of patches."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(
         handles=patches or handles,
         loc="upper left",
-        bbox_to_anchor=(0.05, 0.995 - below_in / float(figure.get_size_inches()[1])),
+        bbox_to_anchor=(0.05, 0.995),
         ncols=len(patches) or _per_row(labels),
         handlelength=1.4 if patches else 2.6,
     )

@@ -112,12 +112,12 @@ def featured(comparison: Comparison) -> list[Loaded]:
 
 def _middle(comparison: Comparison, shared: Collection[Replicate], labels: Sequence[str]) -> Replicate | None:
     """Of the replicates that the methods share, the one with the median F1 of the last of them; None where none is."""
-    scores = {run.replicate: score_of(run) for run in comparison.runs_of(labels[-1]) if run.replicate in shared}
+    scores = {run.replicate: _score_of(run) for run in comparison.runs_of(labels[-1]) if run.replicate in shared}
     order = sorted(scores, key=lambda replicate: (scores[replicate], replicate))
     return order[len(order) // 2] if order else None
 
 
-def score_of(run: Loaded) -> float:
+def _score_of(run: Loaded) -> float:
     """Headline F1 of the last test, a share; -1 without one."""
     f1 = None if run.last_metrics is None else run.last_metrics.headline
     return -1.0 if f1 is None else f1
@@ -282,9 +282,14 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
     ax.annotate("", xy=(end, middle), xytext=(full, middle), arrowprops=arrow)
     place = (end + gap / 2, middle)
     ax.annotate(
-        f"{gap:.2f} s saved", place, xytext=(0, 3), textcoords="offset points", ha="center", va="bottom",
+        f"{gap:.2f} s saved",
+        place,
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.9},
-    )  # fmt: skip
+    )
 
 
 def _legend(figure: MplFigure, note: str, height: float) -> None:
