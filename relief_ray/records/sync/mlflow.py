@@ -69,7 +69,7 @@ _CREATED, _REPLACED_BY = "relief.created", "relief.replaced_by"
 _METHOD, _STUDY = "relief.method", "relief.study_run"
 # What the pages of 3.17 show, for whoever opens the address with this key: runs grouped by method, their mean F1 by
 # round. MLflow keeps such a view as a tag of the experiment, where its own button for sharing one puts it.
-VIEW = "relief"
+VIEW = "methods"
 _GROUPED = {
     "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": _METHOD}]},
     "useGroupedValuesInCharts": True,

@@ -125,7 +125,7 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
     assert (
-        PAGE.endswith("compareRunsMode=CHART&viewStateShareKey=relief")
+        PAGE.endswith("compareRunsMode=CHART&viewStateShareKey=methods")
         and "MLFLOW_DISABLE_TELEMETRY=true mlflow ui" in result.stdout
     )
     store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
