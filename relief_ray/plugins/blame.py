@@ -126,7 +126,7 @@ def reason(error: BaseException) -> str:
 def text_of(error: BaseException) -> str:
     """Message of an error, cut where it is long; a user's own class may fail to give one."""
     try:
-        text = str(error)
+        text = str(error).partition("\n\nFor further information visit")[0]  # pydantic's own link
     except Exception as second:
         return f"no message, since its __str__ raised {type(second).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."

@@ -308,6 +308,9 @@ def _stepped_violation(stepped: object, mean: Params, _: object) -> str:
         if not isinstance(moved, Tensor) or not moved.is_floating_point() or moved.shape != mean[j].shape:
             found = f"{moved.dtype} {tuple(moved.shape)}" if isinstance(moved, Tensor) else _a(moved)
             return f"the step of group {j!r} is {found}, expected a vector like its mean, of {len(mean[j])} values"
+    missing = [j for j in mean if j not in step]
+    if missing:
+        return f"the step lacks group {missing[0]!r}, expected every group of mean; mean[j] * 0 leaves one as it is"
     return _memory_violation(memory, "memory")
 
 

@@ -171,11 +171,16 @@ def own_value(name: str, function: OwnMetric, confusion: NDArray[np.int64]) -> f
     """Value of a user's metric on a confusion matrix (K, K), a row per true class; not finite where it is undefined.
 
     Raises:
-        UserCodeFailed: the function returned no number.
+        UserCodeFailed: the function returned no number, or one beyond -1 to 1.
     """
 
     def violation(value: object) -> str:
-        return "" if isinstance(value, SupportsFloat) else f"returned {shown(value)}, expected a number"
+        if not isinstance(value, SupportsFloat):
+            return f"returned {shown(value)}, expected a number"
+        share = float(value)
+        if isfinite(share) and abs(share) > 1.0:
+            return f"returned {shown(value)}, expected a share from -1 to 1: 0.5 is shown as 50 %"
+        return ""
 
     value = called(function, f"metric {name!r}", confusion)
     require(function, f"metric {name!r}", "a number", violation, value)

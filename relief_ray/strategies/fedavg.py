@@ -65,7 +65,7 @@ class FedAvg(StrategyConfig):
         return task_loss(step)
 
     def server_step(self, mean: Params, memory: Memory) -> tuple[Params, Memory]:
-        """What is added to the model, by group, and what the next round's call is given as ``memory``.
+        """What is added to the model, for every group, and what the next round's call is given as ``memory``.
 
         ``mean``: ``sum_n p_n Delta_n`` of every group in float64, over all clients of the round: a group counts as
         unchanged where a client did not send it. ``memory``: {} before round 1; checkpoints hold it.

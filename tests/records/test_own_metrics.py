@@ -151,6 +151,9 @@ def test_what_is_wrong_is_said_before_anything_is_computed(write, metrics, words
 
 def test_a_fault_is_told_before_the_first_round_with_its_line(write, tmp_path):
     name = write("def broken(confusion):\n    return confusion[99, 99]\n\n\ndef words(confusion):\n    return 'much'\n")
+    more = write("def percent(confusion):\n    return 50.0\n")
+    with pytest.raises(UserCodeFailed, match=r"metric 'percent' returned 50.0, expected a share from -1 to 1: 0.5 is"):
+        drive(parse({**BASE, "metrics": [f"{more}:percent"]}), tmp_path / "percent")
     with pytest.raises(UserCodeFailed, match=r"metric 'words' returned 'much', expected a number .*line 5, in words"):
         drive(parse({**BASE, "metrics": [f"{name}:words"]}), tmp_path / "words")
     with pytest.raises(IndexError):

@@ -17,6 +17,7 @@ from tests.toy import FOUR, bench, build, context_of, reduced_of, update_of
 
 LAYOUT = build(b_zero=False).layout
 START = {g.id: torch.zeros(g.numel) for g in LAYOUT}
+ZEROS = {j: torch.zeros(len(value), dtype=torch.float64) for j, value in START.items()}
 STATE = rr.ServerState(models={"global": START})
 
 
@@ -144,8 +145,9 @@ def test_a_derived_fedprox_with_another_loss_claims_no_mean_over_windows():
         ("server_step", ({"tail.1": torch.zeros(1)}, {}), "server_step: the step has group 'tail.1', expected some"),
         ("server_step", ({"head.1": torch.zeros(1)}, {}), r"the step of group 'head.1' is torch.float32 \(1,\)"),
         ("server_step", ({"head.1": 0.0}, {}), "the step of group 'head.1' is a float, expected a vector like its"),
-        ("server_step", ({}, {"v": {3: 1}}), r"memory\['v'\]\[3\]: found a int as a name, expected a text"),
-        ("server_step", ({}, {"v": object()}), r"memory\['v'\] is a object, expected a tensor, a JSON value"),
+        ("server_step", ({}, {}), f"the step lacks group '{LAYOUT.ids[0]}', expected every group of mean"),
+        ("server_step", (ZEROS, {"v": {3: 1}}), r"memory\['v'\]\[3\]: found a int as a name, expected a text"),
+        ("server_step", (ZEROS, {"v": object()}), r"memory\['v'\] is a object, expected a tensor, a JSON value"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_hooks_name(hook, returned, said):
