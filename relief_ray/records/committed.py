@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from relief_ray.core.messages import BOOTSTRAP
+from relief_ray.core.messages import BOOTSTRAP, StageTimes
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
@@ -115,6 +116,9 @@ class CommittedCell(RunFacts):
         created: time at which the run began (UTC, ISO 8601); empty in files of earlier versions.
         chance: F1 of a model that knows nothing (``metrics.chance_f1``), a share; None without an evaluation.
         data: windows by part, and the clients; None in files of earlier versions and of pooled data.
+        stages: of the last round, by client: seconds of forward, backward, optimizer, upload and download by
+            ``planning_model``; empty in files of earlier versions and of pooled data.
+        deadline_s: T* of the last round; None without one.
     """
 
     metrics: Metrics | None
@@ -125,6 +129,8 @@ class CommittedCell(RunFacts):
     created: str = ""
     chance: Share | None = None
     data: DataFacts | None = None
+    stages: dict[int, tuple[float, float, float, float, float]] = Field(default_factory=dict)
+    deadline_s: float | None = None
 
 
 # What a cell keeps of its run's record as it stands there.
@@ -157,6 +163,7 @@ class Committed(Record):
 def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
     """Bring a finished run into its small form."""
     last = next((r.metrics for r in reversed(rounds) if r.metrics is not None), None)
+    clients = () if run.method.pooled else rounds[-1].costs[run.planning_model].clients
     return CommittedCell(
         **{name: getattr(run, name) for name in SHARED},
         metrics=None if last is None else last.model_copy(update={"confusion": ()}),
@@ -171,7 +178,13 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         means=means_of(run, [r for r in rounds if r.round >= 1], run.planning_model),
         chance=None if last is None else chance_f1(last.confusion),
         data=None if run.method.pooled else data_facts(run),
+        stages={c.client: _seconds(c.times) for c in clients},
+        deadline_s=rounds[-1].deadline_s,
     )
+
+
+def _seconds(times: StageTimes) -> tuple[float, float, float, float, float]:
+    return tuple(float(f"{seconds:.6g}") for seconds in astuple(times))  # type: ignore[return-value]
 
 
 def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means | None:

@@ -513,10 +513,10 @@ def is_own_method(label: str) -> bool:
 
 
 def interest(label: str) -> int:
-    """How early a method is drawn or described, 0 first: FedAvg and RELIEF, a user's own, levels of FedAvg, others."""
+    """How early a method is drawn or described, 0 first: FedAvg and RELIEF, a user's own, presets' variants, others."""
     if label in (REFERENCE, PROPOSED):
         return 0
-    return (2 if label.startswith(f"{REFERENCE} (") else 1) if is_own_method(label) else 3
+    return (2 if label.partition(" (")[0] in _PRESET_LABELS else 1) if is_own_method(label) else 3
 
 
 def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:

@@ -106,7 +106,11 @@ def _clock_sentence(comparison: Comparison) -> str:
     loaded, clock = comparison.runs[0], comparison.clock
     first, planned = loaded.run, loaded.run.planning_model
     joules = 1284 if loaded.text("backbone.name") == "moment_lora" else 847
-    fitted = f"FITTED to FedAvg's {joules} J a round in the RELIEF paper" if loaded.is_fitted else "given"
+    fitted = (
+        f"FITTED: FedAvg takes the RELIEF paper's {joules} J a round on its data and fleet"
+        if loaded.is_fitted
+        else "given"
+    )
     modes = dict.fromkeys(r.text("costs.accounting", "method") for r in comparison.runs)
     # A clock's name in settings and in the glossary, where the words are not the name.
     named = {name: f"{_clock_words(name)}{f' (clock `{name}`)' * (name in _CLOCK_WORDS)}" for name in (clock, planned)}
@@ -320,7 +324,8 @@ def _committed(comparison: Comparison) -> Words:
     small = [r.committed for r in comparison.runs if r.committed is not None]
     if small:
         is_old = any(cell.means is None for cell in small)
-        yield (", bytes of a client, link shares and rare F1 round by round" if is_old else "",)
+        before = "" if is_old or not any(cell.stages for cell in small) else " before the last round"
+        yield (", bytes of a client, link shares and rare F1 round by round" if is_old else before,)
 
 
 # A sentence, and what finds that of which it is said: the words for its gaps.
@@ -357,23 +362,24 @@ _REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]
     ("{} reached exactly the same F1 in all {} shared runs: {}", _alike),
     (
         "Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
-        "device did{}; figures that need this are not drawn",
+        "device did{}; figures that need more are not drawn",
         _committed,
     ),
 )
 
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3
-_SAME_JOULES = 0.5
+_SAME_PERCENT = 0.5
 # Percent of the slowest client's round above which seconds say nearly nothing of training.
 _MOSTLY_LINK = 90.0
 
 
 def featured(comparison: Comparison) -> list[MethodResult]:
-    """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
+    """Methods that sentences set against FedAvg: RELIEF and a user's own, else variants, else the others if few."""
     rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
-    first = sorted((r for r in rows if interest(r.label) < 3), key=lambda row: interest(row.label))
-    return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
+    first = sorted((r for r in rows if interest(r.label) < 2), key=lambda row: interest(row.label))
+    variants = [r for r in rows if interest(r.label) == 2]
+    return (first or variants or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
 
 
 def headline(comparison: Comparison) -> str:
@@ -382,13 +388,40 @@ def headline(comparison: Comparison) -> str:
 
 
 def headlines(comparison: Comparison) -> list[str]:
-    """What each featured method is beside FedAvg: speed and joules, F1 after the same time and as many rounds.
+    """What each featured method is beside FedAvg: speed, joules, bytes, F1 after the same time and as many rounds.
 
-    Speed is arithmetic on a clock; nothing is tested here. Empty without paired runs.
+    Of three methods and more, which have the best means comes last. Speed is arithmetic on a clock; nothing is tested
+    here. Empty without paired runs.
     """
     parts = [f"{text}." for row in featured(comparison) if (text := _beside(comparison, row))]
     kind = "With measured speeds" if comparison.clock == "measured" else "Simulated"
-    return [f"{kind}: {parts[0]}", *parts[1:]] if parts else []
+    return [f"{kind}: {parts[0]}", *parts[1:], *_leaders(comparison)] if parts else []
+
+
+# What a method may lead in: words, figure, how the mean is printed.
+_LEADS: Sequence[tuple[str, str, str]] = (
+    ("F1 after as many rounds", "f1_percent", "{:.1f} %"),
+    ("after the same time", "f1_at_seconds_percent", "{:.1f} %"),
+    ("through own sensors", "f1_own_sensors_percent", "{:.1f} %"),
+    ("speed", "speedup", "{:.2f}"),
+    ("joules a round", "energy_j", "{:.0f}"),
+)
+_FEWEST_TO_LEAD = 3
+
+
+def _leaders(comparison: Comparison) -> list[str]:
+    """Sentence on which of three methods and more have the best means: ``.., joules a round v3 (74)``."""
+    rows = [row for row in comparison.rows if not row.is_bound]
+    if len(rows) < _FEWEST_TO_LEAD:
+        return []
+    parts = []
+    for words, figure, shape in _LEADS:
+        means = {row.label: value for row in rows if (value := row.mean(figure)) is not None}
+        best = shape.format((min if figure == "energy_j" else max)(means.values(), default=0.0))
+        leading = [label for label, value in means.items() if shape.format(value) == best]
+        if 0 < len(leading) < len(means):
+            parts.append(f"{words} {listed(leading)} ({best})")
+    return [f"Best means of {len(rows)} methods: {', '.join(parts)}."] if parts else []
 
 
 def _beside(comparison: Comparison, row: MethodResult) -> str:
@@ -415,8 +448,16 @@ def _beside(comparison: Comparison, row: MethodResult) -> str:
 def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
     speed = "as fast" if f"{speedup:.2f}" == "1.00" else f"{speedup:.2f} times as fast"
-    joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'}" if abs(saved) >= _SAME_JOULES else "as many"
-    return f"{row.label} is {speed} as {REFERENCE}, with {joules} joules"
+    sent = row.mean("up_saved_percent")
+    sends = "" if sent is None or abs(sent) < _SAME_PERCENT else f" and {_fewer(sent)} bytes sent"
+    return f"{row.label} is {speed} as {REFERENCE}, with {_fewer(saved)} joules{sends}"
+
+
+def _fewer(saved: float) -> str:
+    """``18 % fewer``, ``as many``."""
+    if abs(saved) < _SAME_PERCENT:
+        return "as many"
+    return f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'}"
 
 
 def _points(gain: Paired) -> str:

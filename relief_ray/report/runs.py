@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from relief_ray.core.messages import Fleet, RoundCost
+from relief_ray.core.messages import ClientCost, Fleet, RoundCost, StageTimes
 from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import people_of, training_positions
 from relief_ray.data.registry import get_spec
@@ -218,6 +219,18 @@ class Loaded:
         """The run in its small form, as it is committed."""
         return self.committed or condense(self.run, self.rounds)
 
+    def cost(self, record: RoundRecord, clock: str) -> RoundCost:
+        """Cost of a round by a clock; of a committed cell its last round alone has clients, without their joules."""
+        cost, cell = record.costs[clock], self.committed
+        if cell is None or record is not self.rounds[-1]:
+            return cost
+        clients = []
+        for client, seconds in cell.stages.items():
+            times = StageTimes(**dict(zip(StageTimes.__slots__, seconds, strict=True)))
+            wait_s = max(0.0, cost.round_s - times.busy_s)
+            clients.append(ClientCost(client=client, times=times, wait_s=wait_s, energy_j=nan))
+        return replace(cost, clients=tuple(clients))
+
     def means(self, clock: str) -> Means | None:
         """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
         return means_of(self.run, self.trained, clock) if self.committed is None else self.committed.means
@@ -363,6 +376,7 @@ def expanded(where: str, cell: CommittedCell) -> Loaded:
             totals={cell.planning_model: totals},
             model_sha256=cell.model_sha256,
             metrics=cell.metrics if row.round == last else _scored(row, cell),
+            deadline_s=cell.deadline_s if row is cell.rounds[-1] else None,
             diagnostics=row.diagnostics,
         )
         rounds.append(record)

@@ -234,8 +234,8 @@ class Table:
         caption = f"<caption>{numbered}</caption>\n" if self.caption else ""
         kind = " class='words'" if self.is_text else ""
         return (
-            f"<div class='table' id='{self.slug}'><table{kind}>\n{caption}"
-            f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table>"
+            f"<div class='table' id='{self.slug}'><div><table{kind}>\n{caption}"
+            f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>"
             f"{notes}</div>"
         )
 

@@ -383,7 +383,7 @@ def test_the_tables_name_their_clock_and_who_planned(usual_report):
     assert [h for h in paper.head if h.startswith(("speedup", "compute", "link"))] == [
         f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",
     ]  # fmt: skip
-    fitted = "fleet utilisation FITTED to FedAvg's 847 J a round in the RELIEF paper"
+    fitted = "fleet utilisation FITTED: FedAvg takes the RELIEF paper's 847 J a round on its data and fleet"
     note = f"Seconds and joules are simulated {{}}; {fitted}{{}}."
     trained = "in proportion to the FLOPs of what is trained (clock `flop_proportional`)"
     counted = "with every pass through every layer counted (clock `split_naive`)"

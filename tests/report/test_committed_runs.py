@@ -6,8 +6,10 @@ from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
+from relief_ray.report.figures.timeline import panel
 from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.report.tables.methods import costs_table
+from relief_ray.support.errors import UserError
 
 
 def cells_of(runs):
@@ -28,8 +30,8 @@ def small(runs, tmp_path):
 
 @pytest.fixture
 def old(runs, tmp_path):
-    """The file as an earlier version wrote it, without means."""
-    cells = [(name, cell.model_copy(update={"means": None})) for name, cell in cells_of(runs)]
+    """The file as an earlier version wrote it, without means and the seconds of clients."""
+    cells = [(name, cell.model_copy(update={"means": None, "stages": {}})) for name, cell in cells_of(runs)]
     return write_committed(tmp_path / "old" / "cells.json", "six cells", cells).parent
 
 
@@ -77,14 +79,26 @@ def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lac
     assert document.lead == "six cells: 6 cells, all done, 1 setting."
     slugs = {f.slug for f in document.figures}
     assert {"e1-convergence", "e1-pareto", "e1-modalities"} <= slugs
-    assert not {"e1-round", "e1-allocation", "e1-devices"} & slugs
-    assert ("e1-rare" in slugs) == (which == "small")
+    assert not {"e1-allocation", "e1-devices"} & slugs
+    assert ("e1-rare" in slugs) == ("e1-round" in slugs) == (which == "small")
     for slug in ("e1-main", "e1-ablation", "e1-paper"):
         table = next(t for t in document.tables if t.slug == slug)
         empty = [h for i, h in enumerate(table.head[1:]) if all(row.cells[i].text == "-" for row in table.rows)]
         assert [h for h in empty if not h.startswith("rounds to 85 %")] == [], "none of a figure that no cell holds"
     lines = [line for b in document.blocks if isinstance(b, Paragraphs) for line in b.lines]
     assert any(line.startswith("Read from a summary of finished runs (`cells.json`)") for line in lines)
+
+
+def test_a_committed_cell_gives_the_timeline_of_its_run_folders_last_round(runs, small):
+    """Seconds of each client and stage, what it waits, and T*; of earlier rounds nothing is known."""
+    for whole, cell in zip(runs, load_runs([small]), strict=True):
+        clock = whole.run.planning_model
+        theirs, mine = panel(whole, clock), panel(cell, clock)
+        assert [bar.client for bar in mine.bars] == [bar.client for bar in theirs.bars] == [0, 1, 2]
+        assert all(m.seconds == pytest.approx(t.seconds) for m, t in zip(mine.bars, theirs.bars, strict=True))
+        assert (mine.deadline_s, mine.cost.round_s) == (theirs.deadline_s, pytest.approx(theirs.cost.round_s))
+        with pytest.raises(UserError, match="a committed cell, which has no devices but in its last round"):
+            panel(cell, clock, 1)
 
 
 def test_tries_of_a_search_count_as_untested(make, put_on, tmp_path):

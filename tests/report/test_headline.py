@@ -7,7 +7,7 @@ import pytest
 from relief_ray.report.claims import Registry, judge, last_lines
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import as_json, plain
-from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, versus, whose_intervals
+from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, headlines, versus, whose_intervals
 
 
 @pytest.fixture
@@ -75,6 +75,31 @@ def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
     assert "with 20 % more joules" in headline(hungry)
     assert headline(compare_runs([make("fedavg")])) == ""
+
+
+def test_the_best_means_of_three_methods_and_more_are_named_with_those_that_print_the_same(make):
+    """FedAvg's and FedProx's rounds take 2 s and 100 J, RELIEF's 1 s and 60 J: after its 2 s they have 50 %."""
+    relief = make("relief", round_s=1.0, energy_j=60.0, bootstrap=False)
+    runs = [make("fedavg"), make("fedprox", scores=(0.5, 0.7)), relief]
+    assert headlines(compare_runs(runs))[-1] == (
+        "Best means of 3 methods: F1 after as many rounds fedprox (70.0 %), after the same time relief (60.0 %), speed "
+        "relief (2.00), joules a round relief (60)."
+    )
+    twins = [*runs[:2], make("fednova", scores=(0.5, 0.7))]
+    assert "F1 after as many rounds fedprox and fednova (70.0 %)" in headlines(compare_runs(twins))[-1]
+    assert "Best means" not in headline(compare_runs(runs[:2]))
+
+
+def test_bytes_are_named_where_fewer_are_sent(make):
+    runs = [make("fedavg"), make("relief", up_bytes=2**20, bootstrap=False)]
+    assert "with as many joules and 50 % fewer bytes sent; " in headline(compare_runs(runs))
+
+
+def test_a_presets_variants_are_described_only_without_relief_and_own_methods(make):
+    runs = [make("fedavg"), make("relief"), make("relief (fill=time)"), make("Mine")]
+    told = headline(compare_runs(runs))
+    assert "Mine is as fast" in told and "(fill=time) is" not in told
+    assert "(fill=time) is as fast" in headline(compare_runs([runs[0], runs[2]]))
 
 
 def test_a_difference_in_words(make):

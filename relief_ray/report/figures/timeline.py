@@ -89,9 +89,9 @@ def featured(comparison: Comparison) -> list[Loaded]:
     """Runs of one fold and seed for the figure: FedAvg's, RELIEF's (or the nearest of its kin), a user's own methods'.
 
     At most three. Where none of these but FedAvg was run, the first other method stands below it. Runs on pooled data
-    and committed cells have no devices to draw.
+    and cells of earlier versions have no devices to draw.
     """
-    runs = [r for r in comparison.runs if not r.pooled and r.rounds[-1].costs[comparison.clock].clients]
+    runs = [r for r in comparison.runs if not r.pooled and r.cost(r.rounds[-1], comparison.clock).clients]
     replicates = {
         row.label: {r.replicate for r in runs if r.label == row.label} for row in comparison.rows if not row.is_bound
     }
@@ -136,7 +136,7 @@ def timeline(runs: Sequence[Loaded], path: Path, clock: str | None = None, round
         UserError: a run lacks that round, that clock or devices; matplotlib is missing; an unknown file suffix.
     """
     if not runs:
-        raise UserError("timeline: no run holds devices (committed cells and pooled data have none); draw a run folder")
+        raise UserError("timeline: no run holds devices (pooled data and older cells have none); draw a run folder")
     chosen = clock or runs[-1].run.planning_model
     parts = [panel(run, chosen, round_) for run in runs]
     with sheet(height_of(parts)) as figure:
@@ -161,9 +161,9 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None, key: str = "p")
         raise UserError(f"{loaded.where}: no round {round_}, the run holds {held}; choose one of them")
     if clock not in record.costs:
         raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(record.costs)}; choose one")
-    cost = record.costs[clock]
+    cost = loaded.cost(record, clock)
     if not cost.clients:
-        raise UserError(f"{loaded.where}: holds no devices (a committed cell); draw a run folder")
+        raise UserError(f"{loaded.where}: a committed cell, which has no devices but in its last round; draw that one")
     # The name that one types, as in tables, with the title where that says more; a variant has a name alone.
     title, is_preset = loaded.run.method.title, loaded.label == loaded.run.strategy
     named = with_title(loaded.label, title)

@@ -154,7 +154,8 @@ ROUNDS_TO_85 = Column(
     decimals=0,
     paper="TTA (rounds)",
     brief="rounds",
-    meaning="rounds until the headline F1 is 85 %, among the rounds that were tested",
+    meaning="rounds until the headline F1 is 85 %, among the rounds that were tested; `12 (1/48)`: the mean is of 1 of "
+    "48 runs, the others did not get there",
 )
 ROUNDS_TO_FEDAVG = Column(
     "rounds to 95 % of FedAvg",

@@ -60,7 +60,7 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
         more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
     )
     table = replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
-    most = {column.head for column in columns} - {col.JOULES.head}
+    most = {column.head for column in columns if not column.gain} - {col.JOULES.head}
     return table.with_best(least=[col.JOULES.head], most=most)
 
 

@@ -60,9 +60,10 @@ def counts(inventory: Inventory, comparisons: Sequence[Comparison]) -> Table:
     groups += [("all", inventory.items)] if len(groups) != 1 else []
     # Searches alone stop runs early: elsewhere the column would say nothing.
     statuses = tuple(s for s in STATUSES if s != "stopped" or inventory.count(s))
+    listed_below = "" if all(s.status == "done" for s in inventory.items) else "; the others are listed under Gaps"
     return Table(
         slug="cells",
-        caption="Cells by status. Only `done` cells enter means; the others are listed under Gaps.",
+        caption=f"Cells by status. Only `done` cells enter means{listed_below}.",
         head=("experiment", "planned or found", *statuses),
         rows=tuple(Row(name, tuple(_counts(items, statuses)), rule=name == "all") for name, items in groups),
     )

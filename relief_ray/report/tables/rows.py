@@ -12,11 +12,11 @@ from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.paper import PaperCell, read_paper
 from relief_ray.report.remarks import STAND_IN, stand_ins
-from relief_ray.report.results import KEY
+from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import level_values
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
-from relief_ray.strategies import REFERENCE
+from relief_ray.strategies import PRESETS, REFERENCE
 from relief_ray.support.table import NONE, OF_PAPER, Cell, Number, Origin, Row, Table
 from relief_ray.support.text import with_title
 
@@ -52,6 +52,10 @@ _SIMULATED = (
     "link_percent",
     "energy_j",
     "energy_total_j",
+    "energy_saved_percent",
+    "tta95_s",
+    "tta95_j",
+    *(f"{name}_percent" for name in COSTS),
     "compute_s",
     "wait_s",
     "device_j",
@@ -253,8 +257,19 @@ def names_line(comparison: Comparison) -> str:
     texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
     texts = {k: text if with_title(k.partition(" (")[0], text) != text else "" for k, text in texts.items()}
     texts = {k: ", ".join(filter(None, [text, level_values(known[k].config)])) for k, text in texts.items()}
-    parts = [f"`{k}`: {text}" for k, text in texts.items() if text]
+    parts = [f"`{k}`: {text}" for k, text in {**texts, **_settings_of(texts)}.items() if text]
     return f"Names: {'; '.join(parts)}" if parts else ""
+
+
+def _settings_of(labels: Iterable[str]) -> dict[str, str]:
+    """What the settings in the names of presets' variants are, by key: ``fill`` of ``relief (fill=time)``."""
+    found = {}
+    for base, _, values in (label.partition(" (") for label in labels):
+        fields = type(PRESETS[base]).model_fields if base in PRESETS else {}
+        for key in (value.partition("=")[0].strip() for value in values.rstrip(")").split(",")):
+            if key in fields and (text := fields[key].description):
+                found[key] = " ".join(text.replace("``", "`").split()).rstrip(".")
+    return found
 
 
 def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:

@@ -85,7 +85,11 @@ def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their
 def test_a_variant_is_named_only_where_the_title_of_its_preset_says_more(make):
     titles = {"relief (fill=time)": "RELIEF", "v3_mandatory (slots_slowest=3)": "V3 with mandatory blocks"}
     runs = [make(n, facts=MethodFacts(name=n, title=title, kind="own")) for n, title in titles.items()]
-    assert names_line(compare_runs(runs)) == "Names: `v3_mandatory (slots_slowest=3)`: V3 with mandatory blocks"
+    assert names_line(compare_runs(runs)) == (
+        "Names: `v3_mandatory (slots_slowest=3)`: V3 with mandatory blocks; `fill`: `count`: a client trains k_n "
+        "groups (Eq. (7)), whatever these cost; `time`: they must fit into `T*` too; `slots_slowest`: Least number of "
+        "groups that every client gets, as far as it reaches so many; raises `T*`"
+    )
 
 
 def test_rows_of_stand_ins_have_the_mark_that_their_remark_begins_with(make):
