@@ -20,6 +20,7 @@ from relief_ray.report.figures.timeline import (
     height_of,
     panel,
     timeline,
+    timeline_figure,
 )
 from relief_ray.support.errors import UserError
 
@@ -99,6 +100,12 @@ def test_a_round_that_ends_after_its_budget_says_why(make, tmp_path):
 def test_a_method_of_equal_cost_is_called_as_fast(make, tmp_path):
     text = timeline([make("fedavg"), make("fedprox")], tmp_path / "t.svg").read_text()
     assert "as fast, the same energy" in text and "0 %" not in text
+
+
+def test_the_caption_says_how_long_clients_wait_and_for_whom(make):
+    """The three wait 50, 25 and 0 % of a round: 25 in mean, for the last, which is of type C."""
+    caption = timeline_figure(compare_runs([make("fedavg"), make("relief")])).caption
+    assert "Clients wait 25 % of fedavg's round for type C and 25 % of relief's round for type C." in caption
 
 
 def test_any_number_of_rounds_is_drawn(pair, make, tmp_path):

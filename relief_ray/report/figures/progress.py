@@ -52,7 +52,7 @@ _MIN_POINTS = 4
 _MOST_MARKERS = 12
 # Label of the axis by the score's column.
 _SCORES = {"f1_percent": "macro-F1, %", "f1_rare_percent": "rare-modality F1, %"}
-_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+_HATCHES = ("", "///", "|||", "\\\\\\", "xxx", "---")
 
 
 def curve_points(comparison: Comparison, score: str = "f1_percent") -> DataFrame:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.core.messages import RoundCost
-from relief_ray.report.comparison import Comparison, interest, is_own_method
+from relief_ray.report.comparison import Comparison, interest
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.remarks import mark
@@ -31,7 +31,7 @@ _STAGES = (
     ("backward", "#d9c27a", "///"),
     ("optimizer", "#a68a3a", ""),
     ("upload", "#7f99b2", ""),
-    ("wait", "#f6f6f6", "...."),
+    ("wait", "#f6f6f6", ""),
 )
 _EDGE = "#9a9a9a"
 _ACCENT = "#B34A00"
@@ -103,7 +103,7 @@ def featured(comparison: Comparison) -> list[Loaded]:
     first = [
         *(label for label in labels if label == REFERENCE),
         *kin,
-        *sorted(filter(is_own_method, others), key=interest),
+        *(label for label in others if interest(label) == 1),
     ]
     wanted = (first if len(first) > 1 else [*first, *others[: 2 - len(first)]])[:_MAX_PANELS]
     shared = _middle(comparison, set.intersection(*map(replicates.__getitem__, wanted)), wanted) if wanted else None
@@ -302,6 +302,16 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 
+def _waits(part: Panel) -> str:
+    """``38 % of fedavg's round for type C``: the mean over clients, and the type of the one that waits least."""
+    clients, round_s = part.cost.clients, part.cost.round_s
+    if len(clients) < 2 or round_s <= 0.0:
+        return ""
+    slowest = min(part.bars, key=lambda bar: bar.seconds[-1])
+    share = 100 * sum(c.wait_s for c in clients) / len(clients) / round_s
+    return f"{percent(share)} % of {part.title}'s round{f' for type {slowest.kind}' * bool(slowest.kind)}"
+
+
 # The reasons of the clients of a run in a round, by client, in words; none of a run that cannot be explained.
 Explain = Callable[[Loaded, int, Sequence[int]], Mapping[int, str]]
 
@@ -323,10 +333,12 @@ def timeline_figure(comparison: Comparison, explain: Explain | None = None) -> F
         draw_panels(figure, parts, runs[-1], comparison.clock)
         footnote(figure, comparison.runs, comparison.clock)
 
+    waits = listed(text for p in parts if (text := _waits(p)))
+    waiting = f" Clients wait {waits}." if waits else ""
     asked = " A click on a bar says why that client trains what it trains." if answers else ""
     return Figure(
         caption=f"The last round device by device: {listed(p.title for p in parts)} ({runs[0].draw}){stands}; "
-        f"{comparison.title}. Stages are sums over the round's mini-batches.{asked}",
+        f"{comparison.title}. Stages are sums over the round's mini-batches.{waiting}{asked}",
         draw=draw,
         height_in=height_of(parts) + FOOTER_IN,
         answers=answers,
