@@ -53,7 +53,8 @@ def dataset(
         rate_hz: samples per second.
         sensors: columns of each sensor, as a slice or a list; the rarest sensor last. Other columns are left out. A
             person whose rows are all NaN in a sensor's columns lacks that sensor.
-        null: the label, or list of labels, of rows without an activity, which no window is labelled with.
+        null: the label, or list of labels, of rows without an activity, which no window is labelled with. Negative
+            numbers are refused as activities.
         window_s: seconds of a window of rows; None: 5.12. Windows that were cut before have their own.
         synthetic: whether the values are made up; every table then says SYNTHETIC.
 
@@ -74,6 +75,9 @@ def dataset(
     columns = _columns(sensors, values.shape[1])
     signal, lacking = _finite(values, columns, subject)
     nulls = np.isin(labels, [] if null is None else np.atleast_1d(np.asarray(null)))
+    if labels.dtype.kind == "i" and (negative := np.unique(labels[~nulls & (labels < 0)]).tolist()):
+        fix = f"null={shown(negative[0] if len(negative) == 1 else negative)} where that is no activity"
+        raise _wrong("labels", shown(negative), "activities, numbered from 0 or by names", fix)
     classes, people = np.unique(labels[~nulls]), np.unique(subject)
     for argument, found, fix in (("labels", classes, "look at `null`, too"), ("subject", people, "each is a client")):
         if len(found) < 2:

@@ -439,8 +439,8 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
     """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
 
     The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
-    method has no preset: where its cells differ, each one names the fields, but for those that have the default of
-    its class by the method's ``facts``. Fields that a search varies do not count. A grid's own level of a method
+    method names the fields that have another value than its class's default, by the method's ``facts``; without these,
+    those in which its cells differ. Fields that a search varies do not count. A grid's own level of a method
     stands for the values that it sets: ``fedavg (e1)``.
     """
     sections = [(label, _section(config)) for label, config in methods]
@@ -506,8 +506,8 @@ def _variant_name(
         # Only a user's method may bear a preset's name without being that preset: then its import path is shown.
         keys = [k for k in mine if mine[k] != preset.get(k) and (k != "name" or is_path(mine[k]))]
     else:
-        keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
-        keys = [k for k in keys if varied is None or k in varied or k == "name"]
+        differing = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
+        keys = differing if varied is None else [k for k in mine if k in varied or (k in differing and k == "name")]
     own = ", ".join(filter(None, [level, *(f"{k}={mine[k]}" for k in sorted(keys))]))
     return f"{label} ({own})" if own else label
 

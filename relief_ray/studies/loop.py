@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -257,6 +258,7 @@ class Loop:
         last: int | None = None,
         data_notes: Iterable[str] = (),
         warnings: Iterable[str] = (),
+        devices: str = "",
     ) -> None:
         """Follow a cell that begins.
 
@@ -266,6 +268,7 @@ class Loop:
             last: the round that it goes on after; None: look.
             data_notes: what is odd about its data.
             warnings: what else is to be said of it.
+            devices: its fleet in a line, told with the first cell that has it.
         """
         if name in self._running:
             return
@@ -274,6 +277,9 @@ class Loop:
         last = _last_saved(state.folder) if last is None else last
         self._running[name] = _Followed(state=state, last=last)
         self.callback.begin(state.cell, text, last or None)
+        if devices and devices not in self._told:
+            self._told.add(devices)
+            self.callback.note(devices)
         self.warn_once(data_notes)
         for warning in warnings:
             self.note(name, f"NOTE: {warning}")
@@ -432,7 +438,8 @@ def _compute(
         refuse_changed_torch()
         setup = open_cell(config, folder, other_code=other_code)
         text = _facts_text(setup, computer.where(setup))
-        tell("begin", name, text, _last_saved(folder), setup.data_notes, setup.warnings)
+        saved = _last_saved(folder)
+        tell("begin", name, text, saved, setup.data_notes, setup.warnings, _devices_text(setup))
         run = computer.compute(setup, folder, stop, partial(tell, "note", name))
         tell("end", name, verified(run, setup, folder, stop).status)
 
@@ -457,6 +464,13 @@ def _facts_text(setup: Setup, where: str) -> str:
     path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
     length = f"{path}{counted(rounds, 'round')}"
     return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
+
+
+def _devices_text(setup: Setup) -> str:
+    """``devices: 3 A acc gyro mag, 2 C acc``: how many clients of each type train with which sensors."""
+    wearing = Counter((client.device, client.modalities) for client in setup.fleet.clients)
+    types = (f"{number} {kind} {' '.join(sensors)}" for (kind, sensors), number in wearing.items())
+    return "" if setup.config.strategy.pooled else f"devices: {', '.join(types)}"
 
 
 def rounds_to_do(state: State) -> int:

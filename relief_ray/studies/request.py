@@ -288,10 +288,13 @@ class Request:
 
     @property
     def keywords(self) -> Collection[str]:
-        """The words that messages use as keywords; all others are in ``set``."""
-        return {*KEYWORDS} - {key.partition(".")[0] for key in self.set} | self.settings.keys()
+        """The words that messages use as keywords; all others, and keys of an object that was given, are in ``set``."""
+        whole = {key for key, value in self.settings.items() if key in _OBJECTS and not isinstance(value, Mapping)}
+        return ({*KEYWORDS} - {key.partition(".")[0] for key in self.set} | self.settings.keys()) - whole
 
 
+# Keywords that take an object, which has no room for a further key.
+_OBJECTS: Final = frozenset({"data", "backbone", "strategy"})
 # Those of ``run`` itself; all others are sections or keys of the configuration.
 KEYWORDS: Final = tuple(each.name for each in fields(Request) if each.name not in ("target", "settings"))
 
@@ -341,7 +344,7 @@ def _check_section(name: str, value: object) -> None:
 def _instead(name: str, value: object, known: Collection[str]) -> str:
     """Suggest a replacement for an unknown keyword."""
     if name.partition(".")[0] in known:
-        return f"write {as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
+        return f"write set={{{name!r}: {shown(value)}}}"
     names = [*KEYWORDS, *known]
     sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
     keys = [] if sure else [key for key in nearest_keys(name, all_keys()) if key not in known]

@@ -142,6 +142,7 @@ REFUSED = {
     "a short recording": ({"recording": [1]}, r"recording: found the shape \(1,\)"),
     "NaN labels": ({"labels": nan_at(rows()["labels"], 5)}, "labels: found 1 NaN, the first in row 5.*leave these"),
     "float labels": ({"labels": rows()["labels"] * 1.0}, r"type float64, expected whole numbers or texts; .*astype"),
+    "negative labels": ({"labels": rows()["labels"] - 1}, r"labels: found \[-1\], expected .*; null=-1 where that"),
     "one class": ({"null": [0, 1, 2]}, r"labels: found \[5\] alone, expected at least two"),
     "one person": ({"subject": np.ones(2256, int)}, r"subject: found \[1\] alone, expected at least two"),
     "a rate": ({"rate_hz": 12.5}, "rate_hz: found 12.5, expected a whole number"),

@@ -45,7 +45,7 @@ def names(*cells):
 
 def test_the_defaults_of_a_user_s_own_class_keep_the_bare_name():
     assert names(own(1), own(2, "k")) == ["M", "M (k=2)"]
-    assert names(own(2, "k")) == ["M"], "alone there is nothing to tell it from"
+    assert names(own(2, "k")) == ["M (k=2)"], "as it is beside others"
     assert names(own(3, "k"), own(2, "k")) == ["M (k=3)", "M (k=2)"]
     assert names(own(1), own(4)) == ["M (k=1)", "M (k=4)"], "the default was another one when the first was computed"
 

@@ -155,7 +155,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ),
         ("demo", {"seeds": 0}, r"seeds=0: found one number; expected a list: seeds=\[0\] for seed 0"),
         ("demo", {"seeds": [2], "set": {"seed": 1}}, "seed"),
-        ("demo", {"settings": {"training.lr": 0.1}}, r"write training=\{'lr': 0.1\}, or set=\{'training.lr': 0.1\}"),
+        ("demo", {"settings": {"training.lr": 0.1}}, r"write set=\{'training.lr': 0.1\}"),
         ("demo", {"settings": {"training": {"epoch": 2}}}, r"unknown key 'training.epoch' .*'training.epochs'"),
         (
             "demo",

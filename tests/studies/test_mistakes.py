@@ -80,7 +80,7 @@ def test_bare_arrays_are_answered_by_rr_dataset(given):
 def test_of_arrays(run_cache):
     with pytest.raises(rr.UserError, match=r"signals: found NaN alone in all rows of 0, 1 and 2, expected numbers"):
         dataset(signals=SIGNALS * np.nan)
-    with pytest.raises(rr.UserError, match=r"no training window .*stretch \(bout\) has 3 s; data=\{'window_s': 0"):
+    with pytest.raises(rr.UserError, match=r"no training window .*stretch \(bout\) has 3 s; set=\{'data.window_s': 0"):
         run(data=dataset())
 
 

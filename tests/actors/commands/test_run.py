@@ -33,6 +33,7 @@ def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
     shown = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1").stdout.splitlines()
     assert shown[0] == f"quick: 1 run; dsa_mini, within subjects; records in {tmp_path}"
     assert shown[1] == "[1/1] relief, seed 0: 1 round, 8 clients in this process, 448 windows (real)"
+    assert shown[2] == "devices: 3 A acc gyro mag, 3 B acc gyro, 2 C acc"
     (record,) = [r for r in read_rounds(tmp_path / "relief-s0") if r.round == 1]
     cost = record.costs["split_naive"]
     line = next(line for line in shown if line.startswith("  1/1  loss"))
