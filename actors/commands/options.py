@@ -105,7 +105,7 @@ class Options:
         ),
     ] = False
     dashboard: Annotated[bool, switch("Open Ray's dashboard with a local cluster.", "--dashboard")] = False
-    claims: Annotated[SomePath, option("Claims to judge, at most six (docs/metrics.md, Claims and tests).", "FILE.yaml")] = None
+    claims: Annotated[SomePath, option("Claims to judge, at most six (docs/metrics.md).", "FILE.yaml")] = None
     """None: the preset's or grid's own."""
     search: Annotated[
         Literal["optuna"] | None,

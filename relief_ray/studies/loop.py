@@ -666,7 +666,12 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
     how = partial(computer.carry_out, jobs=request.jobs, other_code=request.other_code)
     shown = display(len(states), sum(map(rounds_to_do, states)), request.jobs, quiet=request.quiet)
     with closing(shown):
-        loop = compute(plan, how, shown, [state for state in states if not state.is_finished])
+        try:
+            loop = compute(plan, how, shown, [state for state in states if not state.is_finished])
+        except KeyboardInterrupt:
+            if request.out is not None:
+                shown.note(f"interrupted; what was recorded is kept: call run() with out= again, or {plan.resume}")
+            raise
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
     if failed := [state for state in plan.look() if not state.is_finished]:  # of several at a time

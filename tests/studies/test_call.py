@@ -205,9 +205,12 @@ def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, 
         if record.round == 1:
             raise KeyboardInterrupt
 
+    told = []
     monkeypatch.setattr(progress.Quiet, "round", stop)
+    monkeypatch.setattr(progress.Quiet, "note", lambda self, text: told.append(text))
     with pytest.raises(KeyboardInterrupt):
         rr.run("quick", **words)
+    assert told[-1].endswith(f"call run() with out= again, or relief-ray resume {tmp_path / 'study'}")
     assert rr.load(tmp_path / "study").runs[0].status == "interrupted"
     monkeypatch.undo()
     whole, resumed = small_study.run("relief", seed=1), rr.run("quick", **words).run("relief")
