@@ -86,6 +86,45 @@ def test_none_of_the_faults_was_lost():
     assert len(METHODS) + len(BACKBONES) + len(CLOCKS) >= 60
 
 
+@pytest.mark.parametrize(
+    ("name", "returned", "said"),
+    [
+        ("insight.diagnose", {1: {}}, "a table's name is a int, expected a text"),
+        ("insight.diagnose", {"warm": {2: 1.0}}, "table 'warm': a row's name is a int, expected a text"),
+        ("insight.diagnose", {"warm": {"a": 10**400}}, "table 'warm', row 'a': a number beyond a float's range"),
+        ("insight.diagnose", {"\ud800": {}}, "a table's name is .*expected a text without lone surrogates"),
+        ("insight.diagnose", {"warm": {"\udfff": 1.0}}, "table 'warm': a row's name is .*without lone surrogates"),
+        ("insight.warnings", ("\ud800",), "returned .*expected a text without lone surrogates"),
+        ("insight.warnings", ["fine", "a\udc00b"], "returned .*expected a text without lone surrogates"),
+    ],
+)
+def test_names_and_numbers_that_no_record_can_hold_are_refused(name, returned, said):
+    with pytest.raises(UserCodeFailed, match=rf"{said}.*test_faulty_plugins.py, line \d+"):
+        guarded.held(name, lambda *_: returned)(None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({1: torch.zeros(1)}, "tensors has a name that is a int, expected a text"),
+        ({"\ud800": torch.zeros(1)}, "tensors has a name that is .*without lone surrogates"),
+        ({"m": torch.zeros(1, requires_grad=True)}, r"tensors\['m'\] is a tensor that requires a gradient"),
+        ({"m": torch.nn.Parameter(torch.zeros(1))}, r"tensors\['m'\] is a tensor that requires a gradient"),
+    ],
+)
+def test_tensors_that_no_checkpoint_can_hold_are_refused(tensors, said, ready):
+    state = federated.ServerState(models={"global": dict(ready.start)}, tensors=tensors)
+    with pytest.raises(UserCodeFailed, match=rf"init: {said}.*test_faulty_plugins.py, line \d+"):
+        guarded.held("init", lambda *_: state)(ready.layout, ready.fleet, ready.streams, ready.start)
+
+
+def test_models_with_gradients_are_refused(ready):
+    start = {j: theta.clone().requires_grad_() for j, theta in ready.start.items()}
+    state = federated.ServerState(models={"global": start})
+    with pytest.raises(UserCodeFailed, match=r"'global', group 'fusion.A.acc': a tensor that requires a gradient"):
+        guarded.held("init", lambda *_: state)(ready.layout, ready.fleet, ready.streams, ready.start)
+
+
 @pytest.mark.parametrize("which", METHODS)
 def test_a_method_at_fault_is_named(which, write, ready):
     fault = METHODS[which]

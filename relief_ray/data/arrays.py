@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from relief_ray.support.files import cache_root, disk_errors, folder_atomic, sha
 _SPEC: Final = "dataset.json"
 _NAME: Final = re.compile(r"\w[\w-]*", re.ASCII)
 _Any = NDArray[Any]
+# Above it float32 rounds whole numbers to even ones.
+_MOST = 2**24
 
 
 def dataset(
@@ -74,7 +77,9 @@ def dataset(
     labels, subject, stretch = (np.repeat(column, samples or 1) for column in (labels, subject, stretch))
     columns = _columns(sensors, values.shape[1])
     signal, lacking = _finite(values, columns, subject)
-    nulls = np.isin(labels, [] if null is None else np.atleast_1d(np.asarray(null)))
+    if window_s is not None and not (isinstance(window_s, int | float) and 0.0 < window_s < inf):
+        raise _wrong("window_s", shown(window_s), "seconds above 0", "leave it out for 5.12")
+    nulls = np.isin(labels, _nulls(null, labels))
     if labels.dtype.kind == "i" and (negative := np.unique(labels[~nulls & (labels < 0)]).tolist()):
         fix = f"null={shown(negative[0] if len(negative) == 1 else negative)} where that is no activity"
         raise _wrong("labels", shown(negative), "activities, numbered from 0 or by names", fix)
@@ -118,6 +123,19 @@ def dataset(
     return stored(full)
 
 
+def _nulls(null: object, labels: _Any) -> _Any:
+    """The labels of rows without an activity, each of which some row has."""
+    given = _array("null", [] if null is None else null).ravel()  # type: ignore[arg-type]
+    is_number = labels.dtype.kind in "iu"
+    if given.size and given.dtype.kind not in ("iu" if is_number else "U"):
+        kind = "a whole number" if is_number else "a text"
+        raise _wrong("null", shown(null), f"{kind}, as labels are, or a list of such", "write it as labels have it")
+    if unseen := [each for each in given.tolist() if each not in labels]:
+        known = f"some of {np.unique(labels).tolist()}"
+        raise _wrong("null", f"{shown(unseen)}, which no row has", known, "leave it out")
+    return given
+
+
 def _wrong(argument: str, found: str, expected: str, fix: str) -> UserError:
     return UserError(f"rr.dataset: {argument}: found {found}, expected {expected}; {fix}")
 
@@ -130,16 +148,25 @@ def _rows(signals: ArrayLike) -> tuple[_Any, int]:
         raise _wrong("signals", f"the shape {values.shape}", expected, "stack or transpose them")
     if values.dtype.kind not in "fiu":
         raise _wrong("signals", f"values of the type {values.dtype}", "numbers", "e.g. signals.astype('float32')")
+    if values.dtype.kind in "iu" and values.size and max(-int(values.min()), int(values.max())) > _MOST:
+        found, fix = f"whole numbers up to {int(np.abs(values).max())}", "take an offset away, or divide"
+        raise _wrong("signals", found, f"at most {_MOST} in size, which float32 tells from the next", fix)
     if values.ndim == 2:
         return values, 0
     return values.transpose(0, 2, 1).reshape(-1, values.shape[1]), values.shape[2]
 
 
 def _array(argument: str, given: ArrayLike) -> _Any:
+    if isinstance(given, np.ma.MaskedArray):
+        fix = "fill what is masked, with NaN or a label for `null`: .filled(..)"
+        raise _wrong(argument, "a masked array, whose mask would be lost", "an array", fix)
     try:
         values = np.asarray(given)
     except ValueError as error:  # parts of several lengths
         raise _wrong(argument, f"parts of unlike shapes ({error})", "one array", "concatenate what belongs") from None
+    except (TypeError, RuntimeError) as error:  # a tensor with a gradient, or of a type that numpy lacks
+        fix = "of a tensor: .detach().float().numpy()"
+        raise _wrong(argument, f"{type(given).__name__} ({error})", "an array", fix) from None
     is_text = values.dtype.kind == "O" and all(isinstance(each, str) for each in values.flat)
     return values.astype(str) if is_text and values.size else values
 
@@ -150,8 +177,8 @@ def _column(argument: str, given: ArrayLike, length: int) -> _Any:
     if values.shape != (length,):
         fix = "give one for each row, or for each window that was cut before"
         raise _wrong(argument, f"the shape {values.shape}", f"({length},), as long as signals", fix)
-    absent = np.flatnonzero(values != values)
-    if len(absent):
+    absent = np.flatnonzero(np.isnan(values)).tolist() if values.dtype.kind == "f" else []
+    if absent:
         found = f"{len(absent)} NaN, the first in row {absent[0]}"
         raise _wrong(argument, found, "a value everywhere", "leave these rows out, or label them as `null`")
     if values.dtype.kind not in "iuU":
@@ -169,6 +196,8 @@ def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
     columns: dict[str, list[int]] = {}
     for sensor, given in sensors.items():
         place, fix = f"sensors[{sensor!r}]", f"signals have the columns 0 to {num_channels - 1}"
+        if given is None or isinstance(given, bool):
+            raise _wrong(place, shown(given), "a slice or a list of columns", fix)
         try:
             own = np.atleast_1d(np.arange(num_channels)[given]).tolist()
         except IndexError:

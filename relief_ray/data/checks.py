@@ -164,8 +164,9 @@ def _classes(spec: DatasetSpec) -> _Found:
         yield "labels", f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class"
     if len(spec.classes) < 2:
         yield "labels", f"{len(spec.classes)} class, expected at least two"
-    if wrong := [name for name in spec.classes if not name.strip() or not name.isprintable()]:
-        yield "labels", f"classes has {listed(map(repr, wrong))}, expected names of one line each, none empty"
+    if wrong := [name for name in spec.classes if not name or name != name.strip() or not name.isprintable()]:
+        expected = "expected names of one line each, none empty, without blanks around them"
+        yield "labels", f"classes has {listed(map(repr, wrong))}, {expected}"
     for key, values in (("classes", spec.classes), ("labels", spec.labels)):
         if twice := _twice(values):
             yield "labels", f"{key} lists {listed(map(repr, twice))} more than once"

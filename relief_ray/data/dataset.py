@@ -388,11 +388,11 @@ def _expected(loader: Loader) -> list[str]:
     """Ends of the names of all raw files."""
     try:
         return [name for subject in loader.spec.subjects for name in loader.files(loader.spec, subject)]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _fault_in(loader.spec, "files()", error) from error
 
 
-def _fault_in(spec: DatasetSpec, what: str, error: Exception, fix: str = "; mend the loader") -> Exception:
+def _fault_in(spec: DatasetSpec, what: str, error: BaseException, fix: str = "; mend the loader") -> BaseException:
     """Turn an error of a user's function into a UserCodeError with its line; return other errors unchanged."""
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
@@ -473,7 +473,7 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
             recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
     _refuse_opened(loader.spec, f"parse() of subject {subject}", reads, members, path)

@@ -175,7 +175,25 @@ def _vector_violation(value: object, numel: int) -> str:
     if value.dtype != torch.float32 or value.shape != (numel,) or value.device.type != "cpu":
         place = "" if value.device.type == "cpu" else f" on {value.device}"
         return f"{value.dtype} {tuple(value.shape)}{place}, expected float32 vectors of {numel} values"
+    return _gradient_violation(value)
+
+
+def _gradient_violation(value: Tensor) -> str:
+    return "a tensor that requires a gradient, expected values alone: .detach()" if value.requires_grad else ""
+
+
+def _text_violation(value: object) -> str:
+    """What is wrong with what should be a text that a file can hold."""
+    if not isinstance(value, str):
+        return f"{_a(value)}, expected a text"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{value!a}, expected a text without lone surrogates"
     return ""
+
+
+_MOST_FLOAT = 2**1023
 
 
 def _tensor_violation(value: object) -> str:
@@ -185,11 +203,13 @@ def _tensor_violation(value: object) -> str:
     if value.layout != torch.strided or value.is_quantized or value.dtype not in STORED_TYPES:
         layout = "" if value.layout == torch.strided else f", {value.layout}"
         return f"{value.dtype}{layout}, expected a dense tensor of {', '.join(map(str, STORED_TYPES))}"
-    return ""
+    return _gradient_violation(value)
 
 
 def _extras_violation(state: ServerState) -> str:
     for name, value in dict[str, object](state.tensors).items():
+        if violation := _text_violation(name):
+            return f"tensors has a name that is {violation}"
         if violation := _tensor_violation(value):
             return f"tensors[{name!r}] is {violation}"
     try:
@@ -238,8 +258,10 @@ def _each_is(kinds: tuple[type, ...], expected: str) -> _Check:
     """A check of a tuple, empty or of one of these kinds each."""
 
     def violation(values: object, *_: object) -> str:
-        is_kept = isinstance(values, list | tuple) and all(isinstance(value, kinds) for value in values)
-        return "" if is_kept else f"returned {shown(values)}, expected a tuple of {expected}; (): none"
+        if not isinstance(values, list | tuple) or not all(isinstance(value, kinds) for value in values):
+            return f"returned {shown(values)}, expected a tuple of {expected}; (): none"
+        wrong = next(filter(None, map(_text_violation, values)), "") if kinds == (str,) else ""
+        return wrong and f"returned {wrong}"
 
     return violation
 
@@ -265,8 +287,15 @@ def _identities_violation(names: object, state: ServerState) -> str:
 def _tables_violation(tables: Mapping[object, object], *_: object) -> str:
     """What is wrong with the numbers about a state that a record keeps."""
     for name, table in tables.items():
+        if violation := _text_violation(name):
+            return f"a table's name is {violation}"
         if not isinstance(table, Mapping) or not all(isinstance(v, int | float) for v in table.values()):
             return f"table {name!r} is {shown(table)}, expected a number by row"
+        for row, number in table.items():
+            if violation := _text_violation(row):
+                return f"table {name!r}: a row's name is {violation}"
+            if isinstance(number, int) and abs(number) > _MOST_FLOAT:
+                return f"table {name!r}, row {row!r}: a number beyond a float's range, expected less"
     return ""
 
 
@@ -317,8 +346,8 @@ def _stepped_violation(stepped: object, mean: Params, _: object) -> str:
 def _memory_violation(memory: Mapping[object, object], place: str) -> str:
     for name, value in memory.items():
         here = f"{place}[{shown(name)}]"
-        if not isinstance(name, str):
-            return f"{here}: found {_a(name)} as a name, expected a text"
+        if violation := _text_violation(name):
+            return f"{here}: its name is {violation}"
         violation = _memory_violation(value, here) if isinstance(value, Mapping) else _kept_violation(value)
         if violation:
             return violation if isinstance(value, Mapping) else f"{here} is {violation}"
@@ -328,8 +357,11 @@ def _memory_violation(memory: Mapping[object, object], place: str) -> str:
 def _kept_violation(value: object) -> str:
     if isinstance(value, Tensor):
         return _tensor_violation(value)
-    is_json = value is None or isinstance(value, bool | int | float | str | list)
-    return "" if is_json else f"{_a(value)}, expected a tensor, a JSON value, or a mapping of such"
+    try:
+        is_json = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError):
+        is_json = False
+    return "" if is_json else f"{_a(value)}, expected a tensor, a JSON value (no NaN), or a mapping of such"
 
 
 def times_violation(times: object) -> str:

@@ -286,7 +286,7 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
                 "folder"
             ) from error
         raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError(
             f"{place}: importing {name!r} fails with {type(error).__name__}: {text_of(error)}{where_raised(error)}; "
             "mend the file"
@@ -305,7 +305,7 @@ def _likely_module(missing: str, rest: str) -> str:
     return f" (found there: {', '.join(some)})" if some else ""
 
 
-def where_raised(error: Exception) -> str:
+def where_raised(error: BaseException) -> str:
     """`` (FILE, line N, ..)`` of an error while a module was loaded; a syntax error names the place itself."""
     place = None if isinstance(error, SyntaxError) else user_line(error)
     return f" ({place})" if place else ""

@@ -261,8 +261,16 @@ def commit() -> str | None:
 
 
 def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The configuration's values by dotted path; lists stay one value."""
+    """The configuration's values by dotted path; lists stay one value.
+
+    The order of a table's rows counts, as in ``fleet.types``: their names are a value beside those in the rows.
+    """
     values: dict[str, JsonValue] = {}
     for key, value in sorted(config.items()):
-        values |= {f"{key}.{path}": v for path, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+        if not isinstance(value, dict):
+            values[key] = value
+            continue
+        if value and all(isinstance(row, dict) for row in value.values()):
+            values[key] = list(value)
+        values |= {f"{key}.{path}": inner for path, inner in flat(value).items()}
     return values

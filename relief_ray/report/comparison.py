@@ -421,9 +421,15 @@ class Comparison:
         return [row.get("share") for row in rows if isinstance(row, dict)] == [1, 0, 1]
 
     @property
+    def is_testbed(self) -> bool:
+        """True for the types of the paper's testbed, not for a table of other types."""
+        usual = device_types(FleetConfig(preset="testbed"))
+        return self.text("fleet.preset") == "testbed" and device_types(self.fleet_config).keys() == usual.keys()
+
+    @property
     def title(self) -> str:
         """Data, split, backbone, and the other values that set it apart."""
-        is_testbed, clients = self.text("fleet.preset") == "testbed", self.text("data.num_clients")
+        is_testbed, clients = self.is_testbed, self.text("data.num_clients")
         parts = [
             self.data_title,
             split_name(self.text("data.split")),

@@ -325,8 +325,6 @@ _DENIED = (errno.EACCES, errno.EPERM)
 # A rename onto a folder that is not empty.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
-PROBE = ".preflight"
-
 CHUNK_BYTES = 2**20
 
 
@@ -395,14 +393,13 @@ def preflight(folder: Path, num_bytes: int) -> None:
     """
     with disk_errors(folder, "use this folder for a run"):
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / PROBE
+        probe = folder / f".preflight-{uuid4().hex}"  # a name that nothing has
         try:
             write_pieces(probe, [bytes(4096)])
-            move(probe, folder / f"{PROBE}.renamed")
+            move(probe, probe.with_suffix(".renamed"))
         finally:
-            for name in (PROBE, f"{PROBE}.renamed"):
-                with suppress(OSError):
-                    (folder / name).unlink()
+            for file in (probe, probe.with_suffix(".renamed")):
+                file.unlink(missing_ok=True)
         free_bytes = shutil.disk_usage(folder).free
     if free_bytes < num_bytes:
         raise UserError(

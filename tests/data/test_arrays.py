@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 import relief_ray as rr
 from relief_ray.conformance.datasets import check_loader
@@ -142,6 +143,23 @@ REFUSED = {
     "a short recording": ({"recording": [1]}, r"recording: found the shape \(1,\)"),
     "NaN labels": ({"labels": nan_at(rows()["labels"], 5)}, "labels: found 1 NaN, the first in row 5.*leave these"),
     "float labels": ({"labels": rows()["labels"] * 1.0}, r"type float64, expected whole numbers or texts; .*astype"),
+    "masked signals": ({"signals": np.ma.masked_less(rows()["signals"], -3.0)}, "signals: found a masked array, whose"),
+    "masked labels": ({"labels": np.ma.masked_equal(rows()["labels"], 5)}, "labels: found a masked array.*filled"),
+    "a masked person": ({"subject": np.ma.masked_equal(rows()["subject"], 5)}, "subject: found a masked array"),
+    "a null of another type": ({"null": "0"}, "null: found '0', expected a whole number, as labels are"),
+    "a set of nulls": ({"null": {0}}, r"null: found \{0\}, expected a whole number"),
+    "a null between": ({"null": 0.5}, "null: found 0.5, expected a whole number"),
+    "true as null": ({"null": True}, "null: found True, expected a whole number"),
+    "a null of no row": ({"null": [0, 9]}, r"null: found \[9\], which no row has, expected some of \[0, 1, 2, 5\]"),
+    "a number as null of texts": ({"labels": rows()["labels"].astype(str)}, "null: found 0, expected a text, as"),
+    "NaN seconds": ({"window_s": float("nan")}, "window_s: found nan, expected seconds above 0"),
+    "a text as seconds": ({"window_s": "2"}, "window_s: found '2', expected seconds above 0"),
+    "no columns at all": ({"sensors": {"acc": None}}, r"sensors\['acc'\]: found None, expected a slice or a list"),
+    "true as columns": ({"sensors": {"acc": True}}, r"sensors\['acc'\]: found True, expected a slice or a list"),
+    "readings that it rounds": ({"signals": np.ones((2256, 6), int) + 2**40}, "signals: found whole numbers up to"),
+    "a gradient": ({"signals": torch.ones(2256, 6, requires_grad=True)}, r"signals: found Tensor .*detach\(\)"),
+    "half a float": ({"signals": torch.ones(2256, 6, dtype=torch.bfloat16)}, r"signals: found Tensor .*float\(\)"),
+    "labels that lack": ({"labels": [None, *rows()["labels"][1:]]}, "labels: found values of the type object"),
     "negative labels": ({"labels": rows()["labels"] - 1}, r"labels: found \[-1\], expected .*; null=-1 where that"),
     "one class": ({"null": [0, 1, 2]}, r"labels: found \[5\] alone, expected at least two"),
     "one person": ({"subject": np.ones(2256, int)}, r"subject: found \[1\] alone, expected at least two"),

@@ -82,6 +82,8 @@ def test_a_built_in_method_by_import_path_is_built_in():
         ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
         ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero .*; mend the file"),
         ("{}:Mine", "class Mine(:\n", "fails with SyntaxError"),
+        ("{}:Mine", "import sys\nsys.exit(0)\n", r"fails with SystemExit: 0 .*\.py, line 2"),
+        ("{}:Mine", "raise SystemExit\n", r"fails with SystemExit: .*\.py, line 1"),
         ("{}:Mine", "class Mine:\n    pass\n", r"found class Mine, expected a subclass of .*common\.StrategyConfig"),
         ("{}:Mine", "Mine = 3\n", "found a int, expected a subclass of"),
     ],

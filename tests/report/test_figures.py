@@ -1,6 +1,7 @@
 """Figures: the right bars, files that show something, no trace in matplotlib's global state."""
 
 import csv
+import os
 import sys
 
 import pytest
@@ -106,6 +107,18 @@ def test_the_caption_says_how_long_clients_wait_and_for_whom(make):
     """The three wait 50, 25 and 0 % of a round: 25 in mean, for the last, which is of type C."""
     caption = timeline_figure(compare_runs([make("fedavg"), make("relief")])).caption
     assert "Clients wait 25 % of fedavg's round for type C and 25 % of relief's round for type C." in caption
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("draw", [timeline, lambda runs, path: curves(compare_runs(runs), path)])
+def test_no_figure_is_drawn_through_a_link(pair, tmp_path, link, draw):
+    """Neither the picture nor the numbers beside it."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    for end in ("png", "csv"):
+        link(victim, tmp_path / f"figure.{end}")
+    draw(pair, tmp_path / "figure.png")
+    assert victim.read_text() == "kept" and (tmp_path / "figure.png").read_bytes()[1:4] == b"PNG"
 
 
 def test_any_number_of_rounds_is_drawn(pair, make, tmp_path):

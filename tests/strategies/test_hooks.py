@@ -146,7 +146,10 @@ def test_a_derived_fedprox_with_another_loss_claims_no_mean_over_windows():
         ("server_step", ({"head.1": torch.zeros(1)}, {}), r"the step of group 'head.1' is torch.float32 \(1,\)"),
         ("server_step", ({"head.1": 0.0}, {}), "the step of group 'head.1' is a float, expected a vector like its"),
         ("server_step", ({}, {}), f"the step lacks group '{LAYOUT.ids[0]}', expected every group of mean"),
-        ("server_step", (ZEROS, {"v": {3: 1}}), r"memory\['v'\]\[3\]: found a int as a name, expected a text"),
+        ("server_step", (ZEROS, {"v": {3: 1}}), r"memory\['v'\]\[3\]: its name is a int, expected a text"),
+        ("server_step", (ZEROS, {"\ud800": 1}), "its name is .*expected a text without lone surrogates"),
+        ("server_step", (ZEROS, {"v": [torch.ones(1)]}), r"memory\['v'\] is a list, expected a tensor, a JSON value"),
+        ("server_step", (ZEROS, {"v": float("nan")}), r"memory\['v'\] is a float, expected .*no NaN"),
         ("server_step", (ZEROS, {"v": object()}), r"memory\['v'\] is a object, expected a tensor, a JSON value"),
     ],
 )

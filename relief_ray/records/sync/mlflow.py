@@ -19,7 +19,7 @@ from glob import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import Field
 
@@ -410,10 +410,13 @@ def _refuse_elsewhere(store: Store, what: Path, run: Run) -> None:
     """
     if store.database is None or store.database.name != DATABASE:
         return
-    beside, place = store.database.parent, unquote(str(run.info.artifact_uri)).removeprefix("file://")
-    if what.resolve().is_relative_to(beside) and not Path(place).resolve().is_relative_to(beside):
+    beside, address = store.database.parent, urlsplit(str(run.info.artifact_uri))
+    place = Path(unquote(address.path))
+    is_here = address.scheme in ("", "file") and not address.netloc and place.is_absolute()
+    if what.resolve().is_relative_to(beside) and not (is_here and place.resolve().is_relative_to(beside)):
+        named = mask_text(str(run.info.artifact_uri))
         raise UserError(
-            f"{store.database}: keeps files of runs in {place}, expected a place in {beside} (was the folder moved?); "
+            f"{store.database}: keeps files of runs in {named}, expected a place in {beside} (was the folder moved?); "
             f"remove {DATABASE} and mlartifacts there and create both again: relief-ray sync {typed(beside)}"
         )
 
@@ -428,8 +431,10 @@ def _connect(store: Store) -> MlflowClient:
     if database is None:
         return MlflowClient(tracking_uri=store.uri)
     refuse_links([database])
-    with suppress(FileNotFoundError), opened(database):
-        pass  # a pipe in its place is refused
+    with suppress(FileNotFoundError), opened(database) as file:  # a pipe in its place is refused
+        if os.fstat(file.fileno()).st_nlink > 1:  # a backup of hard links keeps what it has
+            fix = f"copy it first: cp {typed(database)} copy.db && mv copy.db {typed(database)}"
+            raise UserError(f"{database}: has another name, in a backup of hard links say, expected one; {fix}")
     # MLflow makes the folder that the address names, as it is written there: with %3F for a question mark.
     strays = [folder for folder in Path(store.uri.removeprefix(_SQLITE)).parents if not folder.exists()]
     # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Such leftovers

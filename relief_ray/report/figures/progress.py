@@ -35,6 +35,7 @@ from relief_ray.report.results import MIB
 from relief_ray.report.statistics import Paired
 from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import listed
+from relief_ray.support.files import write_atomic
 from relief_ray.support.table import MINUS
 from relief_ray.support.text import percent
 
@@ -96,7 +97,8 @@ def curves(comparison: Comparison, path: Path) -> Path:
         _draw_view(figure, comparison, points, "f1_percent", _QUANTITIES[0])
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
-    _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
+    text = _whole_bytes(points).to_csv(columns=columns, index=False, lineterminator="\n")
+    write_atomic(path.with_suffix(".csv"), text.encode())
     return path
 
 

@@ -7,6 +7,7 @@ bounds.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +20,7 @@ from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import by_registry
 from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.files import write_atomic
 from relief_ray.support.text import install
 
 if TYPE_CHECKING:
@@ -94,9 +96,10 @@ def save(figure: MplFigure, path: Path) -> Path:
     """
     if path.suffix not in _UNDATED:
         raise UserError(f"{path}: figures are written as {', '.join(_UNDATED)}; rename the file")
-    path.parent.mkdir(parents=True, exist_ok=True)
     _spell_out(figure)
-    figure.savefig(path, dpi=_DPI, metadata=dict(_UNDATED[path.suffix]))
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=dict(_UNDATED[path.suffix]))
+    write_atomic(path, drawn.getvalue())
     return path
 
 

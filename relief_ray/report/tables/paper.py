@@ -268,7 +268,7 @@ _PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
 
 def testbed_table(comparison: Comparison) -> Table | None:
     """Section VII, our figures over what the paper measured and prints in the text; None for another fleet."""
-    if comparison.text("fleet.preset") != "testbed":
+    if not comparison.is_testbed:
         return None
     as_many = comparison.is_two_boards or not (comparison.fleet_config.types or comparison.text("data.num_clients"))
     here = as_many and (comparison.backbone, comparison.dataset) in _PLACES
@@ -315,7 +315,7 @@ def _of_weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
 
 def device_table(comparison: Comparison) -> Table | None:
     """Table VI, the testbed's devices, ours below the paper's names; None for another fleet."""
-    if comparison.text("fleet.preset") != "testbed":
+    if not comparison.is_testbed:
         return None
     fleet = comparison.fleet_config
     sensors, types = owned_modalities(fleet, recorded_spec(comparison.dataset).names), device_types(fleet)

@@ -7,9 +7,11 @@ import math
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -455,6 +457,28 @@ def test_the_watermark_is_kept_per_store_and_holds_no_credentials(tmp_path):
     assert read_sync(tmp_path).error == "cannot reach http://***@h" and len(read_sync(tmp_path).targets) == 2
     (tmp_path / "sync.json").write_text("{torn")
     assert read_sync(tmp_path) == SyncState()
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "file:{}", "file://host{}", "{}", "mlartifacts/../../x"])
+def test_a_store_that_names_another_place_for_its_files_takes_none(run, tmp_path_factory, address):
+    """Whatever the address looks like: nothing is sent to it, nothing written there."""
+    victim = tmp_path_factory.mktemp("elsewhere") / "victim"
+    sync(run)
+    with closing(sqlite3.connect(run.parent / "mlflow.db")) as store, store:
+        store.execute("UPDATE runs SET artifact_uri = ?", (address.format(victim),))
+    with pytest.raises(UserError, match=r"keeps files of runs in .*, expected a place in .*remove mlflow\.db and"):
+        sync(run)
+    assert not victim.exists()
+
+
+def test_a_backup_of_hard_links_keeps_its_store(run, tmp_path):
+    sync(run)
+    database, backup = run.parent / "mlflow.db", tmp_path / "backup.db"
+    os.link(database, backup)
+    before = backup.read_bytes()
+    with pytest.raises(UserError, match=r"mlflow\.db: has another name, in a backup of hard links say.*cp .*mv copy"):
+        sync(run)
+    assert backup.read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "link to a device"])
