@@ -77,7 +77,7 @@ def test_a_type_that_is_rarely_there_is_drawn_alike_for_every_method(tmp_path):
         assert drive(config_of(name, **values), tmp_path / name).status == "done"
         rounds = read_rounds(tmp_path / name)
         seen[name] = [record.participants for record in rounds]
-        alone = [r for r in rounds if any("no client of type ring is there" in w for w in r.warnings)]
+        alone = [r for r in rounds if any("nobody of type ring is there" in w for w in r.warnings)]
         assert alone and all(not {2, 6} & set(r.participants) for r in alone)
     assert seen["fedavg"] == seen["relief"] and len(seen["fedavg"]) == 50
     assert 16 <= sum(len({2, 6} & set(who)) for who in seen["fedavg"]) <= 44

@@ -85,18 +85,18 @@ class DeviceType(FrozenConfig):
 
     @model_validator(mode="after")
     def _plausible(self) -> DeviceType:
-        place = f"device type {self.name!r}:"
+        place = f"fleet.types.{self.name}"
         for key, meaning in _POSITIVE.items():
             if (value := getattr(self, key)) is not None and value <= 0:
-                raise ValueError(f"{place} {key} = {value}, expected a number above 0 ({meaning})")
+                raise ValueError(f"{place}.{key} = {value}, expected a number above 0 ({meaning})")
         for key in ("comm_power_fraction", "idle_fraction"):
             if not 0 <= getattr(self, key) <= 1:
-                raise ValueError(f"{place} {key} = {getattr(self, key)}, expected 0 to 1, a share of active_power_w")
+                raise ValueError(f"{place}.{key} = {getattr(self, key)}, expected 0 to 1, a share of active_power_w")
         if not 0 < self.available <= 1:
-            raise ValueError(f"{place} available = {self.available}, expected a chance above 0, at most 1")
+            raise ValueError(f"{place}.available = {self.available}, expected a chance above 0, at most 1")
         for key in ("latency_s", "count", "share"):
             if (getattr(self, key) or 0) < 0:
-                raise ValueError(f"{place} {key} = {getattr(self, key)}, expected 0 or more")
+                raise ValueError(f"{place}.{key} = {getattr(self, key)}, expected 0 or more")
         if len(given := [key for key in _PLACES if getattr(self, key) not in ((), None)]) > 1:
             raise ValueError(f"{place} has {listed(given)}, expected one of {listed(_PLACES)}")
         if self.tops is None and self.profile is None:
@@ -190,7 +190,8 @@ def with_gap(types: Mapping[str, DeviceType], gap: float) -> dict[str, DeviceTyp
     if gap == own:
         return dict(types)
     if own == 1.0:
-        raise ValueError(f"fleet.gap = {gap:g}: all device types are equally fast, expected no gap")
+        none = "no device type has `tops`" if all(k.tops is None for k in types.values()) else "all are equally fast"
+        raise ValueError(f"fleet.gap = {gap:g}: {none}, expected no gap")
     peak = max(kind.tops or 0.0 for kind in types.values())
 
     def scaled(kind: DeviceType) -> DeviceType:
@@ -220,7 +221,8 @@ def table_of(types: Mapping[str, Mapping[str, Any]], preset: str) -> dict[str, D
         if (like := figures.pop("like", None)) is not None:
             if like not in table:
                 above = f"one above it: {listed(table)}" if table else "none in the first type"
-                raise ValueError(f"fleet.types.{name}.like = {like!r}, expected {above}")
+                move = f"; write {like} before {name}" if like in types and like != name else ""
+                raise ValueError(f"fleet.types.{name}.like = {like!r}, expected {above}{move}")
             start = table[like].model_dump(exclude=set(_PLACES))
         if not figures.keys().isdisjoint(_PLACES):
             start = {key: value for key, value in start.items() if key not in _PLACES}
@@ -240,7 +242,7 @@ def _row(name: str, figures: Mapping[str, Any], start: Mapping[str, Any], names:
         if fault["type"] == "missing":
             raise ValueError(f"fleet.types.{name} has no {key}, expected {_POSITIVE[key]}{names}") from error
         if fault["type"] == "value_error":
-            raise ValueError(f"fleet.types.{name}: {fault['ctx']['error']}{names}") from error
+            raise fault["ctx"]["error"] from error
         raise ValueError(f"fleet.types.{name}.{key} = {value_text(figures[key])}: {_EXPECTED[key]}") from error
 
 
@@ -283,15 +285,22 @@ class FleetConfig(FrozenConfig):
         if not isinstance(value, dict) or not all(isinstance(figures, dict) for figures in value.values()):
             return value
 
-        def plain(key: str, figure: object) -> object:
-            if isinstance(figure, dict) or (isinstance(figure, list) and key not in ("sensors", "people")):
-                return value_text(figure)  # refused by the type's own class, by its name and key
+        def plain(name: str, key: str, figure: object) -> object:
+            kind = str if key == "sensors" else int
+            if isinstance(figure, list) and key in ("sensors", "people"):
+                is_fit = all(isinstance(x, kind) and not isinstance(x, bool) for x in figure)
+            elif isinstance(figure, int | float):
+                is_fit = not isinstance(figure, bool) and math.isfinite(figure)
+            else:
+                is_fit = isinstance(figure, str | tuple | None)
+            if not is_fit and key in _EXPECTED:
+                raise ValueError(f"fleet.types.{name}.{key} = {value_text(figure)}: {_EXPECTED[key]}")
             if key in ("sensors", "people"):
                 return DeviceType._one_or_several(figure)
             is_whole = isinstance(figure, int) and not isinstance(figure, bool) and key != "count"
             return float(figure) if is_whole and isinstance(figure, int) else figure
 
-        return {name: {key: plain(key, x) for key, x in figures.items()} for name, figures in value.items()}
+        return {name: {key: plain(name, key, x) for key, x in figures.items()} for name, figures in value.items()}
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:
@@ -344,9 +353,10 @@ def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "
     }
     left = number - sum(counts.values())
     if left < 0 or (left and not sum(shares.values())):
+        found = f"the counts {value_text(counts)} are {sum(counts.values())} together" if counts else "all shares are 0"
         raise UserError(
-            f"fleet.types: the counts {value_text(counts)} are {sum(counts.values())} together, expected "
-            f"{number}, the clients that `people` leave; change them, or give a type a share above 0"
+            f"fleet.types: {found}, expected {number}, the clients that `people` leave; change them, or give a type a "
+            "share above 0"
         )
     parts = apportioned(left, list(shares.values())) if left else [0] * len(shares)
     numbers = counts | dict(zip(shares, parts, strict=True))
@@ -404,7 +414,10 @@ def owned_modalities(
             + ("" if "sensors" in config.types.get(name, {}) else " by default")
             for name, sensors in bad.items()
         )
-        remedy = Setting("fleet.types", _example(types, bad, modalities))
+        example = _example(types, bad, modalities)
+        remedy = str(Setting("fleet.types", example))
+        if not types.keys() <= PRESETS[config.preset].keys():  # a table of its own, of which a part is changed
+            remedy = " ".join(str(Setting(f"fleet.types.{name}.sensors", example[name]["sensors"])) for name in bad)
         raise UserError(f"{named}, but this dataset has {list(modalities)}; say what they own, for example {remedy}")
     owned = {name: tuple(m for m in modalities if m in w) for name, w in wanted.items()}
     if empty := [name for name, sensors in owned.items() if not sensors]:

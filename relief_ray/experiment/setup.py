@@ -189,7 +189,8 @@ class Planned:
         after, before = ({c.device for c in self.there(n)} for n in (round_, round_ - 1))
         own = {c.device for c in self.fleet.clients}
         gone = [name for name in self.types if name in own - after and (name in before or round_ == 1)]
-        return (f"round {round_}: no client of type {listed(gone)} is there (available)",) if gone else ()
+        types = f"type{'s' * (len(gone) > 1)} {listed(gone)}" if gone else ""
+        return (f"round {round_}: nobody of {types} is there (available)",) if gone else ()
 
     def context(self, round_: int = 1, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
         """Return the method's input in a round of these clients, of all by default."""

@@ -6,6 +6,7 @@ has aggregated once more than FedAvg there, which is said here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, log
 from statistics import mean
@@ -328,9 +329,24 @@ def _committed(comparison: Comparison) -> Words:
         yield (", bytes of a client, link shares and rare F1 round by round" if is_old else before,)
 
 
+_OF_A_ROUND = re.compile(r"round \d+: ")
+# Rounds with the same warning that are named one by one.
+_MOST_NAMED = 3
+
+
+def told_once(warnings: Sequence[str]) -> list[str]:
+    """Each warning once; what more than a few rounds warn of, once with the number of those rounds."""
+    by_text = grouped((_OF_A_ROUND.sub("", text, count=1), text) for text in warnings)
+    told: list[str] = []
+    for text, found in by_text.items():
+        is_often = len(found) > _MOST_NAMED and _OF_A_ROUND.match(found[0])
+        told += [f"in {len(found)} rounds: {text}"] if is_often else dict.fromkeys(found)
+    return told
+
+
 # A sentence, and what finds that of which it is said: the words for its gaps.
 _REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]]] = (
-    ("{}", lambda c: ((warning,) for warning in dict.fromkeys(w for loaded in c.runs for w in loaded.warnings))),
+    ("{}", lambda c: ((warning,) for warning in told_once([w for loaded in c.runs for w in loaded.warnings]))),
     ("{}", lambda c: ((note,) for note in (*stand_in_note(c.runs), *c.notes))),
     ("No intervals: they need scipy; {}", _without_intervals),
     ("Computed by {} different programs (sources, torch, architecture): {}", _programs),

@@ -129,6 +129,8 @@ def _explain(setup: Planned, rounds: dict[int, RoundRecord], round_: int, client
         UserError: the ledger lacks the round before.
     """
     explain, record, before = setup.strategy.insight.explain, rounds.get(round_), rounds.get(round_ - 1)
+    if record is not None and client not in record.participants:
+        return Explanation(summary=_absent(setup, round_, client))
     if explain is None:
         is_users = is_own(type(setup.config.strategy))
         return Explanation(summary=_by_record(setup, record, round_, client) if is_users else _without_reasons(setup))
@@ -142,6 +144,18 @@ def _explain(setup: Planned, rounds: dict[int, RoundRecord], round_: int, client
         fedavg_s=_fedavg_s(setup, client),
     )
     return explain(request)
+
+
+def _absent(setup: Planned, round_: int, client: int) -> str:
+    """Sentence on a client that took no part in a recorded round."""
+    info = setup.fleet[client]
+    chance = setup.types[info.device].available
+    why = (
+        f"a device of its type is there with chance {chance:g} (`available`)"
+        if chance < 1.0
+        else f"others were drawn (participation = {setup.config.participation:g})"
+    )
+    return f"Client {client} (Type {info.device}; {listed(info.modalities)}) took no part in round {round_}: {why}."
 
 
 def _without_reasons(setup: Planned) -> str:

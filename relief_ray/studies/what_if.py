@@ -146,7 +146,8 @@ def _refuse_other_sensors(old: Fleet, new: Fleet) -> None:
         if a.modalities != b.modalities:
             raise UserError(
                 f"client {a.id} has {', '.join(a.modalities)} in the run and {', '.join(b.modalities)} in the other "
-                "fleet; the recorded allocation fits the same sensors only (keep counts, rotation and owned)"
+                "fleet; the recorded allocation fits the same sensors only (keep rotation, and of the types sensors, "
+                "people, counts and shares)"
             )
 
 

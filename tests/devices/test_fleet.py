@@ -133,10 +133,25 @@ OTHERS = {name: row for name, row in FIVE.items() if name != "ring"}
         ({"2nd": {"tops": 1, "active_power_w": 1}}, "fleet.types.2nd: expected a name of letters"),
         ({**OTHERS, "Phone": OTHERS["phone"]}, "fleet.types names 'phone' twice"),
         ({"ring": {"like": "hub"}, **OTHERS}, "fleet.types.ring.like = 'hub', expected none in the first type"),
+        ({"ring": {"like": "hub"}, **OTHERS}, "none in the first type; write hub before ring"),
+        (
+            {**OTHERS, "ring": {"like": "hub", "tops": float("nan")}},
+            r"fleet.types.ring.tops = \.nan: expected a number",
+        ),
+        ({**OTHERS, "ring": {"like": "hub", "available": float("inf")}}, r"ring.available = \.inf: expected a number"),
+        ({**OTHERS, "ring": {"like": "hub", "count": True}}, "ring.count = .*true.*: expected a whole number"),
+        ({**OTHERS, "ring": {"like": "hub", "people": [True]}}, "ring.people = .*: expected a list of whole numbers"),
+        ({**OTHERS, "ring": {"like": "hub", "sensors": ["acc", 2]}}, "ring.sensors = .*: expected all, or a list"),
         ({**OTHERS, "ring": {"like": "tv"}}, "expected one above it: hub, gateway, phone and watch"),
-        ({**OTHERS, "ring": {"like": "hub", "people": 3, "share": 1}}, "has people and share, expected one of people"),
+        (
+            {**OTHERS, "ring": {"like": "hub", "people": 3, "share": 1}},
+            "fleet.types.ring has people and share, expected one of people",
+        ),
         ({**FIVE, "band": {"like": "hub", "people": [7]}}, "person 7 in two places of `people`"),
-        ({**OTHERS, "ring": {"like": "hub", "available": 0}}, "available = 0.0, expected a chance above 0"),
+        (
+            {**OTHERS, "ring": {"like": "hub", "available": 0}},
+            "fleet.types.ring.available = 0.0, expected a chance above 0, at",
+        ),
         ({"ring": {"active_power_w": 1}}, "has neither tops .* nor a profile, expected one"),
         ({**OTHERS, "ring": {"like": "hub", "sensors": 3}}, "ring.sensors = .*: expected all, or a list of text"),
     ],
@@ -150,6 +165,15 @@ def test_clients_that_do_not_add_up_are_refused_with_the_sum():
     both = {"a": {"tops": 2, "active_power_w": 1, "count": 3}, "b": {"tops": 1, "active_power_w": 1, "count": 2}}
     with pytest.raises(UserError, match=r"the counts \{a: 3, b: 2\} are 5 together, expected 8"):
         build_fleet(FleetConfig(types=both), MODALITIES, range(8))
+    none = {name: {"tops": 1, "active_power_w": 1, "share": 0} for name in "ab"}
+    with pytest.raises(UserError, match=r"fleet.types: all shares are 0, expected 8"):
+        build_fleet(FleetConfig(types=none), MODALITIES, range(8))
+    for row_, fault in (({"tops": 1}, "all are equally fast"), ({"profile": "p.json"}, "no device type has `tops`")):
+        with pytest.raises(ValidationError, match=rf"fleet.gap = 10: {fault}, expected no gap"):
+            FleetConfig.model_validate({"types": {n: {"active_power_w": 1, **row_} for n in "ab"}, "gap": 10})
+    ecg = {"a": {"tops": 1, "active_power_w": 1, "sensors": "ecg"}}
+    with pytest.raises(UserError, match=r"for example --set fleet.types.a.sensors=all"):
+        build_fleet(FleetConfig(types=ecg), MODALITIES, range(8))
     with pytest.raises(ValueError, match=r"fleet.types: dsa_mini has no people \[77\], expected some of \[1, 2"):
         parse({"fleet": {"types": {**FIVE, "ring": {**FIVE["ring"], "people": [77]}}}})
     with pytest.raises(ValueError, match="mixes people in a client"):

@@ -7,7 +7,7 @@ import pytest
 from relief_ray.report.claims import Registry, judge, last_lines
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import as_json, plain
-from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, headlines, versus, whose_intervals
+from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, headlines, told_once, versus, whose_intervals
 
 
 @pytest.fixture
@@ -100,6 +100,14 @@ def test_a_presets_variants_are_described_only_without_relief_and_own_methods(ma
     told = headline(compare_runs(runs))
     assert "Mine is as fast" in told and "(fill=time) is" not in told
     assert "(fill=time) is as fast" in headline(compare_runs([runs[0], runs[2]]))
+
+
+def test_what_many_rounds_warn_of_is_told_once_with_their_number():
+    often = [f"round {n}: nobody of type ring is there (available)" for n in (1, 3, 4, 1, 7)]
+    assert told_once([*often, "the cache is slow", "round 2: odd", "the cache is slow", "round 9: odd"]) == [
+        "in 5 rounds: nobody of type ring is there (available)", "the cache is slow", "round 2: odd", "round 9: odd",
+    ]  # fmt: skip
+    assert told_once(["slow"] * 9) == ["slow"]
 
 
 def test_a_difference_in_words(make):

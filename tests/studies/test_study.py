@@ -304,3 +304,21 @@ def test_committed_results_are_a_study():
     assert run.config.label() == "relief" and list(run.rounds["round"]) == [row.round for row in run.ledger]
     with pytest.raises(rr.UserError, match="a committed result has no run folder"):
         run.explain(round=1, client=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"participation": 0.5}, r"others were drawn (participation = 0.5)"),
+        (
+            {"fleet": {"types": {"A": {"available": 0.1}, "B": {"available": 0.1}}}},
+            "a device of its type is there with chance 0.1 (`available`)",
+        ),
+    ],
+)
+def test_a_client_that_was_not_there_is_explained_by_that(words, why):
+    """The bootstrap takes all who are there; in round 2 some are not drawn."""
+    run = rr.run("quick", strategies="relief", rounds=2, backbone=SMALL, quiet=True, **words).runs[0]
+    absent = next(n for n in range(8) if n not in run.ledger[1].participants)
+    said = str(run.explain(round=2, client=absent))
+    assert f"took no part in round 2: {why}." in " ".join(said.split())
