@@ -125,8 +125,11 @@ class DataConfig(SwitchedConfig):
         place, people = f"data.test_subjects={list(self.test_subjects)}", self.subject_ids()
         if unknown := sorted(set(self.test_subjects) - set(people)):
             raise ValueError(f"{place}: {unknown} do not take part, expected some of {list(people)}")
+        if len(set(self.test_subjects)) < len(self.test_subjects):
+            raise ValueError(f"{place}: names a subject twice, expected each once")
         if self.test_subjects and self.fold:
             raise ValueError(f"{place}: with data.fold={self.fold}, expected one of the two; remove either")
+        object.__setattr__(self, "test_subjects", tuple(sorted(self.test_subjects)))  # the same people, the same run
         return self
 
     @property

@@ -296,7 +296,8 @@ class FleetConfig(FrozenConfig):
             if not is_fit and key in _EXPECTED:
                 raise ValueError(f"fleet.types.{name}.{key} = {value_text(figure)}: {_EXPECTED[key]}")
             if key in ("sensors", "people"):
-                return DeviceType._one_or_several(figure)
+                given = DeviceType._one_or_several(figure)
+                return tuple(sorted(given)) if key == "people" and isinstance(given, tuple) else given
             is_whole = isinstance(figure, int) and not isinstance(figure, bool) and key != "count"
             return float(figure) if is_whole and isinstance(figure, int) else figure
 

@@ -95,9 +95,11 @@ def test_everybody_is_tested_on_once_over_the_folds(leave_out: int, people: int,
 
 def test_people_to_test_on_by_choice() -> None:
     config = DataConfig(split="held_out_subject", test_subjects=(3, 7))
+    assert DataConfig(split="held_out_subject", test_subjects=(7, 3)) == config, "in any order"
     assert held_out(config, range(8)) == (2, 6) and len(training_positions(config)) == 6
     for wrong, said in (
         ({"test_subjects": (9,)}, r"data.test_subjects=\[9\]: \[9\] do not take part, expected some of \[1, 2"),
+        ({"test_subjects": (3, 3)}, r"data.test_subjects=\[3, 3\]: names a subject twice, expected each once"),
         ({"test_subjects": (3,), "fold": 1}, r"with data.fold=1, expected one of the two"),
         ({"test_subjects": (3,), "split": "within_subject"}, "test_subjects"),
     ):
@@ -154,7 +156,7 @@ def test_where_bouts_are_too_short_the_window_that_fits_is_named(fraction: float
     """The longest bout of 20.9 s, in windows of the seconds that the message names, has all three parts."""
     config = DataConfig(name="dsa_mini", test_fraction=fraction)
     said = _shorter(config, 20.9)
-    window_s = float(re.search(r"data\.window_s=([\d.]+) fits", said)[1])
+    window_s = float(re.search(r"data\.window_s=([\d.]+) just fits", said)[1])
     assert "the longest stretch (bout) has 20.9 s" in said and 20.9 / window_s < max(5, 4 / (1 - fraction)) + 0.05
     size, window = (math.floor(1000 * s) for s in (20.9, window_s))
     (part,) = split([size], config, window, 1)

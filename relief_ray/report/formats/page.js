@@ -19,7 +19,9 @@ for (const figure of document.querySelectorAll("figure")) {
   // A click on a client's bar opens its reasons.
   for (const answer of figure.querySelectorAll(".answer")) {
     const bar = document.getElementById(answer.id.replace("-answer-", "-"));
-    if (bar) clickable(bar, () => { answer.open = true; answer.scrollIntoView({ block: "nearest" }); });
+    if (!bar) continue;
+    bar.setAttribute("aria-label", answer.firstElementChild.textContent);
+    clickable(bar, () => { answer.open = true; answer.scrollIntoView({ block: "nearest" }); });
   }
 }
 function clickable(element, act) {

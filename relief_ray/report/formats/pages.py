@@ -111,7 +111,7 @@ def _pictures(figure: Figure, drawings: Mapping[str, str]) -> str:
     def picture(slug: str) -> str:
         drawing = drawings.get(slug)
         inside = own_ids(drawing, slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
-        return f'<div class="view" role="img" aria-label="{label}">{inside}</div>'
+        return f'<div class="view" role="group" aria-label="{label}">{inside}</div>'
 
     if not figure.views:
         return picture(figure.slug)
