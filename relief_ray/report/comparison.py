@@ -635,11 +635,15 @@ def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
     varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
     said = {k: in_title(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
-    figures = {k.removeprefix(_TYPES): text for k, text in said.items() if k.startswith(_TYPES)}
-    names = dict.fromkeys(k.partition(".")[0] for k in figures)  # a whole table of types by its names
-    texts = [f"{k} {text}" for k, text in figures.items()] if len(figures) <= _MOST_FIGURES else names
+    figures = [f"{k.removeprefix(_TYPES)} {text}" for k, text in said.items() if k.startswith(_TYPES)]
+    if len(figures) > _MOST_FIGURES:
+        # A whole table of types by its names in their order, but where another setting has the same ones.
+        names = mine.get("fleet.types")
+        has_twin = any(s.get("fleet.types") == names and s.get(k) != mine.get(k) for s in others for k in varied)
+        is_named = isinstance(names, list) and not has_twin
+        figures = list(map(str, names)) if is_named else [*figures[:_MOST_FIGURES], ".."]  # type: ignore[arg-type]
     rest = {k.rpartition(".")[2]: text for k, text in said.items() if not k.startswith(_TYPES)}
-    return rest | ({"types": ", ".join(texts)} if figures else {})
+    return rest | ({"types": ", ".join(figures)} if figures else {})
 
 
 def in_title(value: JsonValue) -> str:

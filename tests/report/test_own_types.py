@@ -3,7 +3,7 @@
 import pytest
 
 from relief_ray.records.identity import flat
-from relief_ray.report.comparison import compare_runs
+from relief_ray.report.comparison import compare_runs, differences
 from relief_ray.report.tables import paper
 from relief_ray.support.errors import UserError
 
@@ -29,3 +29,15 @@ def test_types_of_ones_own_are_no_testbed(make):
     fleet = {"preset": "testbed", "types": {"hub": HUB, "watch": WATCH}}
     own = compare_runs([make(name, extra={"fleet": fleet}) for name in ("fedavg", "relief")])
     assert paper.testbed_table(own) is None and paper.device_table(own) is None and "testbed" not in own.title
+
+
+def test_tables_of_types_with_the_same_names_are_told_apart_by_figures():
+    """Others go by their names in order of capability."""
+    rows = ("tops", "active_power_w", "share", "latency_s", "uplink_mbit_s")
+    first, second = (
+        {"fleet.types": ["watch", "hub"], **{f"fleet.types.hub.{row}": value for row in rows}} for value in (1.0, 2.0)
+    )
+    third = {"fleet.types": ["ring", "band"], **{f"fleet.types.ring.{row}": 3.0 for row in rows}}
+    every = [first, second, third]
+    told = "hub.tops {0}, hub.active_power_w {0}, hub.share {0}, hub.latency_s {0}, .."
+    assert [differences(each, every)["types"] for each in every] == [told.format(1), told.format(2), "ring, band"]

@@ -188,7 +188,7 @@ def sensitivity_tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
 
     Settings of one table differ in backbone, gap and number of clients alone.
     """
-    groups = grouped((repr((c.dataset, c.text("data.split"), c.differs)), c) for c in comparisons)
+    groups = grouped((repr((c.dataset, c.text("data.split"), c.differs, c.fleet_config.types)), c) for c in comparisons)
     for i, group in enumerate(groups.values(), 1):
         if len({(e.gap, e.num_clients) for e in group}) > 1:
             yield _sensitivity(group, f"sensitivity-{i}")
