@@ -480,17 +480,22 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
     return recording
 
 
+# Seconds that a person's parse may take to be repeated.
+_LONGEST_PARSE_S = 5.0
+
+
 def parsed_anew(name: str, limit_s: float) -> tuple[str, list[str]]:
     """Parse people of a user's dataset anew, for about ``limit_s``, and compare them with the cache.
 
-    Returns what differs (empty: nothing), and variables of the environment that the loader asks for.
+    One is parsed however long that took, up to ``_LONGEST_PARSE_S``. Returns what differs (empty: nothing), and
+    variables of the environment that the loader asks for.
     """
     loader = get_loader(name)
     spec, source = loader.spec, locate(loader)
     digest = source_digest(spec, source)
     entry, began, recordings = read_entry(entry_folder(spec, digest)), time.monotonic(), []
     with open_source(spec, source) as members:
-        for subject in spec.subjects if entry.parse_s / len(spec.subjects) <= limit_s else ():
+        for subject in spec.subjects if entry.parse_s / len(spec.subjects) <= _LONGEST_PARSE_S else ():
             recordings.append(parse_subject(loader, members, source.path, subject))
             if time.monotonic() - began > limit_s:
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from relief_ray.plugins.blame import INSTALLED, users_file
 from relief_ray.support.errors import listed
 
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+# Flags of a file that begins empty, or that nothing is read of; one that is opened to be changed is read as well.
+_WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _CODE = (".py", ".pyc", ".so", ".pyd")
 # What lies there belongs to the system, to Python or to a library.
 _NOBODYS = tuple(Path(place) for place in ("/proc", "/sys", "/dev", "/etc", "/usr", sys.prefix, sys.base_prefix))
@@ -37,12 +40,14 @@ class Reads:
         written: those that it opened for writing: what it reads there is its own.
         variables: how often it asked for variables of the environment.
         programs: names of the programs that it started.
+        before: threads that ran already when this began; others are taken as begun by users' code.
     """
 
     files: set[tuple[Path, str]] = field(default_factory=set)
     written: set[Path] = field(default_factory=set)
     variables: Counter[tuple[str, str]] = field(default_factory=Counter)
     programs: set[tuple[str, str]] = field(default_factory=set)
+    before: frozenset[int] | None = None
 
     def by(self, sources: Collection[str]) -> Reads:
         """Only what code in these files has read."""
@@ -92,13 +97,17 @@ def _note(event: str, values: tuple[object, ...]) -> None:
     if not _WAITING or (event != "open" and event not in _PROGRAMS):
         return
     target = values[0]
-    if not isinstance(target, (str, bytes, os.PathLike)) or (by := users_file(sys._getframe(1))) is None:
+    if not isinstance(target, (str, bytes, os.PathLike)):
         return
-    name = os.fsdecode(target)
+    name, user, thread = os.fsdecode(target), users_file(sys._getframe(1)), threading.get_ident()
     for reads in _WAITING:
+        # A thread of a pool has no frame of the code that gave it the work.
+        by = "" if user is None and reads.before is not None and thread not in reads.before else user
+        if by is None:
+            continue
         if event != "open":
             reads.programs.add((name, by))
-        elif isinstance(values[2], int) and values[2] & (os.O_WRONLY | os.O_RDWR):
+        elif isinstance(values[2], int) and values[2] & _WRITES:
             reads.written.add(Path(os.path.realpath(name)))
         else:
             reads.files.add((Path(os.path.realpath(name)), by))
@@ -125,7 +134,7 @@ def _install() -> None:
 def noting() -> Iterator[Reads]:
     """What users' code reads in the block, from whichever thread; complete after it."""
     _install()
-    reads = Reads()
+    reads = Reads(before=frozenset(thread.ident or 0 for thread in threading.enumerate()))
     _WAITING.append(reads)
     try:
         yield reads

@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from relief_ray.conformance.datasets import check_loader
-from relief_ray.data import DataConfig, load_dataset, open_dataset
+from relief_ray.data import DataConfig, dataset, load_dataset, open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.registry import get_loader
 from relief_ray.support.errors import UserError
@@ -55,6 +56,10 @@ def folder_of(path: str) -> Path:
         'open(path / ".." / "lab" / "labels.csv").read()',
         '(HERE / "meta" / "labels.csv").read_text()',
         'Path(os.environ["ELSEWHERE"], "labels.csv").read_text()',
+        'np.memmap(path / "labels.csv", np.uint8)',
+        'open(path / "labels.csv", "r+b").read()',
+        'import threading; t = threading.Thread(target=open, args=(path / "labels.csv",)); t.start(); t.join()',
+        'from concurrent.futures import ThreadPoolExecutor as T; list(T(2).map(np.genfromtxt, [path / "labels.csv"]))',
     ],
 )
 def test_it_is_refused_by_name(lab, tmp_path: Path, monkeypatch, opening: str) -> None:
@@ -159,6 +164,17 @@ def test_what_the_import_or_files_opens_is_refused_also_with_parsed_data(lab, tm
     what = "the import of its module" if body is AT_IMPORT else r"files\(\)"
     with pytest.raises(UserError, match=rf"{what} opens .*labels\.txt, expected files that files\(\) names"):
         load_dataset(path)
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(0.2, True), (4.9, True), (5.1, False)])
+def test_one_person_is_parsed_anew_also_where_that_takes_seconds(lab, monkeypatch, seconds, found):
+    """Noise at every parse: seen unless a person takes more than five seconds."""
+    path = lab(BESIDE.replace("OPEN", "made = replace(made, signal=made.signal + np.random.default_rng().normal())"))
+    load_dataset(path)
+    plain = dataset.read_entry
+    monkeypatch.setattr(dataset, "read_entry", lambda folder: replace(plain(folder), parse_s=4 * seconds))
+    fault, _ = dataset.parsed_anew(path, 0.0)
+    assert fault.startswith("parse() does not return what the run has read") is found
 
 
 @pytest.mark.parametrize(
