@@ -110,14 +110,25 @@ class _Loader(yaml.SafeLoader):
         Raises:
             _Limit: it has more digits than anything can mean.
         """
-        text = str(self.construct_scalar(node))
+        text = self._core("int", node)
         if len(text) > _MAX_DIGITS:
             raise _Limit(f"a whole number of {len(text)} characters, expected at most {_MAX_DIGITS}; shorten it")
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
     def construct_yaml_float(self, node: ScalarNode) -> float:
         """Construct a number; Python writes infinity and NaN without the point."""
-        return float(re.sub(r"\.(?=[iInN])", "", str(self.construct_scalar(node))))
+        return float(re.sub(r"\.(?=[iInN])", "", self._core("float", node)))
+
+    def construct_yaml_bool(self, node: ScalarNode) -> bool:
+        """Construct true or false."""
+        return self._core("bool", node).lower() == "true"
+
+    def _core(self, tag: str, node: ScalarNode) -> str:
+        """The text of a scalar, also where the tag was written: ``!!int 1_0`` is no number either."""
+        text = str(self.construct_scalar(node))
+        if not any(re.fullmatch(pattern, text) for name, pattern, _ in _CORE if name == tag):
+            raise ValueError(f"{text!r} is no {tag} of YAML 1.2")
+        return text
 
 
 _Loader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
@@ -125,6 +136,7 @@ for _tag, _pattern, _first in _CORE:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first))
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.construct_yaml_bool)
 
 
 def read_setting(text: str, place: str) -> object:

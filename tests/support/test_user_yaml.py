@@ -69,6 +69,15 @@ def test_what_was_read_is_told_where_it_is_written_otherwise(typed, told):
     assert read_as(read_settings([typed])) == told
 
 
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("!!int 1_0", None), ("!!int 0b1", None), ("!!float 1_0", None), ("!!float 1:30", None), ("!!bool yes", None),
+     ("!!bool on", None), ("!!int 0o17", 15), ("!!float 1", 1.0), ("!!float .inf", math.inf), ("!!bool TRUE", True)],
+)  # fmt: skip
+def test_a_written_tag_makes_no_number_of_another_version_of_yaml(typed, value):
+    assert read_setting(typed, "x") == (typed if value is None else value)
+
+
 def test_every_value_that_the_documentation_sets_is_read_as_yaml_1_2_says():
     """Whether its key takes it is tried with the commands themselves."""
     pages = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
