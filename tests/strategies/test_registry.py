@@ -81,7 +81,7 @@ ROLES = {
         "relief_ray/studies/study.py": (2, COMPARED),
         "relief_ray/studies/plan.py": (1, "the method of a file that names none"),
         "relief_ray/config/experiment.py": (1, "the default"),
-        "relief_ray/report/comparison.py": (3, COMPARED),
+        "relief_ray/report/comparison.py": (2, COMPARED),
         "relief_ray/report/figures/progress.py": (2, COMPARED),
         "relief_ray/report/frames.py": (2, COMPARED),
         "relief_ray/report/figures/devices.py": (4, "the paper's figures 2 and 3 are of FedAvg"),

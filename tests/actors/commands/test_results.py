@@ -1,6 +1,7 @@
 """`compare`, the end of a run, and the MLflow copy."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,8 @@ SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusio
 
 def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path) -> None:
     shown = invoke("compare", runs).stdout
-    rows = [line.split()[0] for line in shown.splitlines() if line.startswith(("fedavg", "relief", "v1", "v3"))]
+    tables = [line for line in shown.rpartition("\n\n")[0].splitlines() if len(re.findall(r"\d", line)) > 5]
+    rows = [line.split()[0] for line in tables if line.startswith(("fedavg", "relief", "v1", "v3"))]
     assert rows == ["fedavg", "relief", "v1", "v3"] * (len(rows) // 4) and rows, "each of the tables names them all"
     record = read_rounds(runs / "relief-s0")[-1]
     assert record.metrics is not None and f"{100 * record.metrics.f1:.1f}" in shown
