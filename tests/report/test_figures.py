@@ -22,6 +22,7 @@ from relief_ray.report.figures.timeline import (
     panel,
     timeline,
     timeline_figure,
+    types_beside,
 )
 from relief_ray.support.errors import UserError
 
@@ -248,3 +249,11 @@ def test_curves_are_drawn_with_their_numbers_beside(family, tmp_path, number, la
     ]
     assert float(rows[-1]["f1_percent"]) == pytest.approx(last)
     assert all(row["bytes_up"].isdecimal() for row in rows), "bytes are counted"
+
+
+def test_every_device_has_its_type_beside_it_also_where_types_alternate():
+    bars = [Bar(f"client {n}", kind, "acc", (1.0,) * 6, n) for n, kind in enumerate("ABBA")]
+    assert [(first, last, text.replace("\n", " ")) for first, last, text in types_beside(bars)] == [
+        (0, 0, "Type A, acc"), (1, 2, "Type B acc"), (3, 3, "Type A, acc"),
+    ]  # fmt: skip
+    assert types_beside([Bar("client 0", "", "", (1.0,) * 6)]) == []

@@ -7,6 +7,7 @@ wait; on a device forward and backward alternate. Everything comes from ``RoundR
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -197,7 +198,7 @@ def busiest(bars: Sequence[Bar]) -> tuple[Bar, ...]:
 def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: str) -> None:
     """Fill an empty sheet of ``height_of`` inches from the top; ``last``: the run whose data are named."""
     width, height = map(float, figure.get_size_inches())
-    lines = [line for p in parts for *_, text in _types(p.bars) for line in text.split("\n")]
+    lines = [line for p in parts for *_, text in types_beside(p.bars) for line in text.split("\n")]
     names_in = _LETTER_IN * max(len(b.name) for p in parts for b in p.bars) + 0.06
     left_in = names_in + (0.22 + _LETTER_IN * max(map(len, lines)) if lines else 0.1)
     bars_in = width - 0.12 - left_in
@@ -218,11 +219,12 @@ def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: 
     _legend(figure, f"{mark(last)}{last.data_title}", height)
 
 
-def _types(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
-    """First and last row of each device type whose rows stand together, with its text: one line for a single row."""
+def types_beside(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
+    """First and last row of devices of one type that stand together, with its text: one line for a single row."""
     found = []
-    for (kind, sensors), rows in grouped(((b.kind, b.sensors), i) for i, b in enumerate(bars) if b.kind).items():
-        if rows[-1] - rows[0] == len(rows) - 1:
+    for (kind, sensors), own in groupby(enumerate(bars), key=lambda numbered: (numbered[1].kind, numbered[1].sensors)):
+        rows = [row for row, _ in own]
+        if kind:
             found.append((rows[0], rows[-1], f"Type {kind}{', ' if len(rows) == 1 else chr(10)}{sensors}"))
     return found
 
@@ -243,7 +245,7 @@ def _bars(ax: Axes, part: Panel, names: float) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
     blend = ax.get_yaxis_transform()
     x = -names * 1.05 - 0.012
-    for first, end, text in _types(part.bars):
+    for first, end, text in types_beside(part.bars):
         ax.plot([x, x], [first - 0.36, end + 0.36], color=FAINT, linewidth=0.8, transform=blend, clip_on=False)
         ax.text(x - 0.012, (first + end) / 2, text, ha="right", va="center", transform=blend, linespacing=1.3)
     ax.plot([part.cost.round_s] * 2, [-0.5, last], color=INK, linewidth=1.0)
