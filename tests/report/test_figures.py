@@ -10,7 +10,7 @@ from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
-from relief_ray.report.figures.style import sheet
+from relief_ray.report.figures.style import sheet, short
 from relief_ray.report.figures.timeline import (
     MAX_BARS,
     Bar,
@@ -257,3 +257,15 @@ def test_every_device_has_its_type_beside_it_also_where_types_alternate():
         (0, 0, "Type A, acc"), (1, 2, "Type B acc"), (3, 3, "Type A, acc"),
     ]  # fmt: skip
     assert types_beside([Bar("client 0", "", "", (1.0,) * 6)]) == []
+
+
+def test_long_names_keep_their_ends_and_leave_room(make, tmp_path):
+    """51 letters of a method of one's own, and its twin with another end."""
+    assert (short("relief"), short("a" * 32)) == ("relief", "a" * 32)
+    assert short("MyVeryOwnAggregation" + "x" * 25 + "Median") == "MyVeryOwnAggrega..xxxxxxxxMedian"
+    names = [f"MyVeryOwnAggregationThatGoesOnAndOnForEver{end}" for end in ("Mean", "Median")]
+    runs = [make("fedavg"), *(make(name, facts=MethodFacts(name=name, title=name, kind="own")) for name in names)]
+    for draw in (curves, lambda comparison, path: timeline(comparison.runs, path)):
+        draw(compare_runs(runs), tmp_path / "long.svg")
+        text = (tmp_path / "long.svg").read_text()
+        assert all(short(name) in text and name not in text for name in names)

@@ -28,6 +28,7 @@ from relief_ray.report.figures.style import (
     plain_axes,
     save,
     sheet,
+    short,
     top_legend,
 )
 from relief_ray.report.remarks import own_models, span_text
@@ -178,7 +179,7 @@ def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, sco
     shown = points[points.method.isin(methods)]
     gains = _gains(comparison, methods, quantity, score)
     width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _LETTER_IN * max(map(len, methods), default=0) + 0.12
+    names_in = _LETTER_IN * max((len(short(label)) for label in methods), default=0) + 0.12
     below_in = _BELOW_IN + (_GAINS_IN - 0.1 + _ROW_IN * len(gains) if gains else 0.0)
     left, right = _LEFT_IN / width_in, 1 - names_in / width_in
     ax = figure.add_axes((left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in))
@@ -223,7 +224,7 @@ def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], q
         ax.plot(gain.mean, place, marker=styles[label].marker, color=colour, markersize=4.5, gid=f"{gid}-dot")
         bounds = "" if gain.low is None else f" [{gain.low:+.1f}, {gain.high:+.1f}]"
         ax.annotate(
-            f"{label}  {gain.mean:+.1f}{bounds}".replace("-", MINUS),
+            f"{short(label)}  {gain.mean:+.1f}{bounds}".replace("-", MINUS),
             (0, place),
             xycoords=("axes fraction", "data"),
             xytext=(-6, 0),
@@ -359,7 +360,7 @@ def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, quant
     """A point per method with its name, its spread as a bar, and the front of the federated methods."""
     styles, (lowest, highest) = all_styles(comparison), span(last)
     width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _LETTER_IN * max(map(len, last.method)) + 0.12
+    names_in = _LETTER_IN * max(len(short(label)) for label in last.method) + 0.12
     left, bottom = _LEFT_IN / width_in, _BELOW_IN / height_in
     ax = figure.add_axes((left, bottom, 1 - left - names_in / width_in, 1 - bottom - 0.08 / height_in))
     scale, label = _scaled(quantity, comparison, last)

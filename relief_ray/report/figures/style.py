@@ -132,6 +132,7 @@ def _letters() -> dict[str, frozenset[int]]:
 # Inches of a name with the space around it.
 _NAME_IN = 0.14
 # Share of an axis within which ends have their names in one column.
+_LONGEST_NAME = 32
 _NEAR = 0.1
 # Methods in one figure.
 _MAX_METHODS = 6
@@ -200,6 +201,11 @@ def part_of(comparison: Comparison, label: str, kind: str) -> str:
     return f"m{comparison.labels.index(label)}-{kind}"
 
 
+def short(name: str) -> str:
+    """A name with room in a figure: of a long one its beginning and its end."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}..{name[-_LONGEST_NAME // 2 + 2 :]}"
+
+
 def name_ends(ax: Axes, comparison: Comparison, ends: Mapping[str, tuple[float, float]]) -> None:
     """Write each method's name beside its end (x, y) in the axes, none over another one, a thin line leading to it.
 
@@ -222,7 +228,10 @@ def name_ends(ax: Axes, comparison: Comparison, ends: Mapping[str, tuple[float, 
             (key,) = ax.plot(tip, place, marker=colours[label].marker, markersize=4)
             for part, kind in ((lead, "lead"), (key, "key")):
                 part.set(color=colours[label].color, clip_on=False, gid=part_of(comparison, label, kind))
-            written = ax.annotate(label, (tip, place), xytext=(5, 0), textcoords="offset points", annotation_clip=False)
+            key.set_markerfacecolor(colours[label].markerfacecolor)
+            written = ax.annotate(
+                short(label), (tip, place), xytext=(5, 0), textcoords="offset points", annotation_clip=False
+            )
             written.set(va="center", gid=part_of(comparison, label, "name"))
     ax.set_xlim(left, right)
     ax.set_ylim(low, high)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from relief_ray.core.messages import RoundCost
 from relief_ray.report.comparison import Comparison, interest
 from relief_ray.report.document import Figure
-from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
+from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet, short
 from relief_ray.report.remarks import mark
 from relief_ray.report.runs import Loaded, Replicate, grouped
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
@@ -210,7 +210,7 @@ def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: 
         ax.tick_params(labelbottom=part is parts[-1])
         _bars(ax, part, names_in / bars_in)
         gain = "" if part is parts[0] else f"   {_gain(part.cost, parts[0].cost)}"
-        ax.set_title(part.title, loc="left", fontweight="bold", pad=3)
+        ax.set_title(short(part.title), loc="left", fontweight="bold", pad=3)
         ax.set_title(
             f"{part.cost.round_s:.2f} s, {part.cost.energy_j:.0f} J a round{gain}", loc="right", pad=3, fontsize=8
         )
@@ -225,7 +225,7 @@ def types_beside(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
     for (kind, sensors), own in groupby(enumerate(bars), key=lambda numbered: (numbered[1].kind, numbered[1].sensors)):
         rows = [row for row, _ in own]
         if kind:
-            found.append((rows[0], rows[-1], f"Type {kind}{', ' if len(rows) == 1 else chr(10)}{sensors}"))
+            found.append((rows[0], rows[-1], f"Type {short(kind)}{', ' if len(rows) == 1 else chr(10)}{sensors}"))
     return found
 
 
