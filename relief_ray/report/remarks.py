@@ -437,7 +437,7 @@ def _leaders(comparison: Comparison) -> list[str]:
         leading = [label for label, value in means.items() if shape.format(value) == best]
         if 0 < len(leading) < len(means):
             parts.append(f"{words} {listed(leading)} ({best})")
-    return [f"Best means of {len(rows)} methods: {', '.join(parts)}."] if parts else []
+    return [f"The best means of {len(rows)} methods: {', '.join(parts)}."] if parts else []
 
 
 def _beside(comparison: Comparison, row: MethodResult) -> str:

@@ -105,9 +105,10 @@ def test_a_method_of_equal_cost_is_called_as_fast(make, tmp_path):
 
 
 def test_the_caption_says_how_long_clients_wait_and_for_whom(make):
-    """The three wait 50, 25 and 0 % of a round: 25 in mean, for the last, which is of type C."""
-    caption = timeline_figure(compare_runs([make("fedavg"), make("relief")])).caption
-    assert "Clients wait 25 % of fedavg's round for type C and 25 % of relief's round for type C." in caption
+    """The three wait 50, 25 and 0 % of a round; the last is of type C."""
+    caption = timeline_figure(compare_runs([make("fedavg"), make("relief", deadline_s=1.0)])).caption
+    assert "In fedavg's round type A waits 50 % and B 25 % of the time for C. In relief's round type A waits" in caption
+    assert "T* is the deadline" in caption
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

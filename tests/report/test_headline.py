@@ -82,12 +82,12 @@ def test_the_best_means_of_three_methods_and_more_are_named_with_those_that_prin
     relief = make("relief", round_s=1.0, energy_j=60.0, bootstrap=False)
     runs = [make("fedavg"), make("fedprox", scores=(0.5, 0.7)), relief]
     assert headlines(compare_runs(runs))[-1] == (
-        "Best means of 3 methods: F1 after as many rounds fedprox (70.0 %), after the same time relief (60.0 %), speed "
-        "relief (2.00), joules a round relief (60)."
+        "The best means of 3 methods: F1 after as many rounds fedprox (70.0 %), after the same time relief (60.0 %), "
+        "speed relief (2.00), joules a round relief (60)."
     )
     twins = [*runs[:2], make("fednova", scores=(0.5, 0.7))]
     assert "F1 after as many rounds fedprox and fednova (70.0 %)" in headlines(compare_runs(twins))[-1]
-    assert "Best means" not in headline(compare_runs(runs[:2]))
+    assert "best means" not in headline(compare_runs(runs[:2]))
 
 
 def test_bytes_are_named_where_fewer_are_sent(make):

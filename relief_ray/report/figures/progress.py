@@ -150,11 +150,11 @@ class _Quantity(NamedTuple):
     gains: Mapping[str, str]
 
 
-# Differences after the last round stand where none are taken at equal cost.
+# Differences after the last round, and of the columns at equal cost, so that they agree with the tables.
 _QUANTITIES = (
     _Quantity("rounds", "aggregations", "rounds", {"f1_percent": "", "f1_rare_percent": "f1_rare_percent"}),
-    _Quantity("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds"}),
-    _Quantity("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules"}),
+    _Quantity("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds_percent"}),
+    _Quantity("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules_percent"}),
     _Quantity("MiB", "bytes_up", "MiB sent by the fleet", {}),
 )
 
