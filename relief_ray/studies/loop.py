@@ -469,7 +469,8 @@ def _facts_text(setup: Setup, where: str) -> str:
 def _devices_text(setup: Setup) -> str:
     """``devices: 3 A acc gyro mag, 2 C acc``: how many clients of each type train with which sensors."""
     wearing = Counter((client.device, client.modalities) for client in setup.fleet.clients)
-    types = (f"{number} {kind} {' '.join(sensors)}" for (kind, sensors), number in wearing.items())
+    known = sorted(wearing.items(), key=lambda item: [*setup.types].index(item[0][0]))
+    types = (f"{number} {kind} {' '.join(sensors)}" for (kind, sensors), number in known)
     return "" if setup.config.strategy.pooled else f"devices: {', '.join(types)}"
 
 
