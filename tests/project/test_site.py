@@ -52,7 +52,7 @@ def test_a_figure_of_a_table_is_not_broken_over_lines(site: Path):
     page = (site / "results.html").read_text(encoding="utf-8")
     cells = [cell for cell in re.findall(r"<td.*?</td>", page, flags=re.DOTALL) if "±" in cell or "[-" in cell]
     assert cells and not [cell for cell in cells if re.search(r"\d ±|± \d|\[-?[\d.]+, ", cell)]
-    assert "-2.7 [-4.1,&nbsp;-1.2]" in page and "74.7&nbsp;±&nbsp;5.2" in page
+    assert "-3.2 [-4.8,&nbsp;-1.6]" in page and "74.8&nbsp;±&nbsp;5.2" in page
 
 
 def test_the_page_on_data_stands_beside_ones_own_methods(site: Path):
