@@ -193,6 +193,7 @@ def _text_violation(value: object) -> str:
     return ""
 
 
+# Above it a whole number may have no float.
 _MOST_FLOAT = 2**1023
 
 
@@ -206,6 +207,14 @@ def _tensor_violation(value: object) -> str:
     return _gradient_violation(value)
 
 
+_NO_JSON = (TypeError, ValueError, RecursionError)
+
+
+def _through_json(value: object) -> object:
+    """The value as a file of JSON gives it back."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
 def _extras_violation(state: ServerState) -> str:
     for name, value in dict[str, object](state.tensors).items():
         if violation := _text_violation(name):
@@ -213,8 +222,8 @@ def _extras_violation(state: ServerState) -> str:
         if violation := _tensor_violation(value):
             return f"tensors[{name!r}] is {violation}"
     try:
-        again = json.loads(json.dumps(state.facts, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
+        again = _through_json(state.facts)
+    except _NO_JSON as error:
         return f"facts are no JSON ({error})"
     return "" if again == state.facts else f"facts {shown(state.facts)} come back from JSON as {shown(again)}"
 
@@ -358,8 +367,8 @@ def _kept_violation(value: object) -> str:
     if isinstance(value, Tensor):
         return _tensor_violation(value)
     try:
-        is_json = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
+        is_json = _through_json(value) == value
+    except _NO_JSON:
         is_json = False
     return "" if is_json else f"{_a(value)}, expected a tensor, a JSON value (no NaN), or a mapping of such"
 

@@ -307,8 +307,8 @@ def _worded(judged: JudgedClaim, name: str) -> str:
 NOTE = (
     "Paired runs are compared: both methods on the same fold, seed, start, data and devices. If runs of one fold or "
     "replicate resemble each other (more than a tenth of the variance), means of replicates are tested instead. `p` "
-    "comes from a sign-flip test: over all patterns of signs of up to 32 pairs, over patterns drawn by a fixed seed of "
-    "more. It is two-sided, or one-sided for a claim with a margin. `p (Holm)` is adjusted over all {} claims of the "
+    "comes from a sign-flip test, over all patterns of signs; above 32 pairs over patterns that a fixed seed draws. "
+    "It is two-sided, or one-sided for a claim with a margin. `p (Holm)` is adjusted over all {} claims of the "
     "file and decides. An interval in brackets is Student's 95 % interval of that difference alone, so it may leave "
     "out 0 although `p (Holm)` is above 0.05. Claims are about these subjects under new starts, not about new people. "
     "They were named {}, before the first run."

@@ -423,8 +423,9 @@ class Comparison:
     @property
     def is_testbed(self) -> bool:
         """True for the types of the paper's testbed, not for a table of other types."""
-        usual = device_types(FleetConfig(preset="testbed"))
-        return self.text("fleet.preset") == "testbed" and device_types(self.fleet_config).keys() == usual.keys()
+        if self.text("fleet.preset") != "testbed":
+            return False
+        return device_types(self.fleet_config).keys() == device_types(FleetConfig(preset="testbed")).keys()
 
     @property
     def title(self) -> str:
@@ -639,7 +640,8 @@ def differences(mine: Config, others: Sequence[Config]) -> dict[str, str]:
     if len(figures) > _MOST_FIGURES:
         # A whole table of types by its names in their order, but where another setting has the same ones.
         names = mine.get("fleet.types")
-        has_twin = any(s.get("fleet.types") == names and s.get(k) != mine.get(k) for s in others for k in varied)
+        twins = (s for s in others if s.get("fleet.types") == names)
+        has_twin = any(s.get(k) != mine.get(k) for s in twins for k in varied if k.startswith(_TYPES))
         is_named = isinstance(names, list) and not has_twin
         figures = list(map(str, names)) if is_named else [*figures[:_MOST_FIGURES], ".."]  # type: ignore[arg-type]
     rest = {k.rpartition(".")[2]: text for k, text in said.items() if not k.startswith(_TYPES)}

@@ -399,7 +399,8 @@ def preflight(folder: Path, num_bytes: int) -> None:
             move(probe, probe.with_suffix(".renamed"))
         finally:
             for file in (probe, probe.with_suffix(".renamed")):
-                file.unlink(missing_ok=True)
+                with suppress(OSError):
+                    file.unlink()
         free_bytes = shutil.disk_usage(folder).free
     if free_bytes < num_bytes:
         raise UserError(

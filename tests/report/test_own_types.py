@@ -41,3 +41,5 @@ def test_tables_of_types_with_the_same_names_are_told_apart_by_figures():
     every = [first, second, third]
     told = "hub.tops {0}, hub.active_power_w {0}, hub.share {0}, hub.latency_s {0}, .."
     assert [differences(each, every)["types"] for each in every] == [told.format(1), told.format(2), "ring, band"]
+    longer = third | {"rounds": 9}
+    assert differences(third, [first, third, longer])["types"] == "ring, band", "other rounds are no other table"

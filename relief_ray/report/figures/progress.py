@@ -5,7 +5,7 @@ The sensors one at a time are the paper's Fig. 6, the curves its Fig. 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -173,13 +173,18 @@ def _height_in(num_gains: int) -> float:
     return _HEIGHT_IN + (_GAINS_IN + _ROW_IN * num_gains if num_gains else 0.0)
 
 
+def _names_in(labels: Iterable[str]) -> float:
+    """Inches of the longest name beside a frame."""
+    return _LETTER_IN * max((len(short(label)) for label in labels), default=0) + 0.12
+
+
 def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, score: str, quantity: _Quantity) -> None:
     """Every method's mean over one quantity with its name at its end; below, the differences to FedAvg there."""
     styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
     gains = _gains(comparison, methods, quantity, score)
     width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _LETTER_IN * max((len(short(label)) for label in methods), default=0) + 0.12
+    names_in = _names_in(methods)
     below_in = _BELOW_IN + (_GAINS_IN - 0.1 + _ROW_IN * len(gains) if gains else 0.0)
     left, right = _LEFT_IN / width_in, 1 - names_in / width_in
     ax = figure.add_axes((left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in))
@@ -360,7 +365,7 @@ def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, quant
     """A point per method with its name, its spread as a bar, and the front of the federated methods."""
     styles, (lowest, highest) = all_styles(comparison), span(last)
     width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _LETTER_IN * max(len(short(label)) for label in last.method) + 0.12
+    names_in = _names_in(last.method)
     left, bottom = _LEFT_IN / width_in, _BELOW_IN / height_in
     ax = figure.add_axes((left, bottom, 1 - left - names_in / width_in, 1 - bottom - 0.08 / height_in))
     scale, label = _scaled(quantity, comparison, last)
@@ -402,7 +407,7 @@ def _not_drawn(comparison: Comparison, last: DataFrame) -> str:
 
 
 def modalities(comparison: Comparison) -> Figure | None:
-    """F1 of the canonical model quantity through one sensor at a time; None where no method has such a model."""
+    """F1 of the canonical model seen through one sensor at a time; None where no method has such a model."""
     if not comparison.sensors:
         return None
     rows = [

@@ -131,8 +131,9 @@ def _letters() -> dict[str, frozenset[int]]:
 
 # Inches of a name with the space around it.
 _NAME_IN = 0.14
-# Share of an axis within which ends have their names in one column.
+# Letters of a name in a figure.
 _LONGEST_NAME = 32
+# Share of an axis within which ends have their names in one column.
 _NEAR = 0.1
 # Methods in one figure.
 _MAX_METHODS = 6

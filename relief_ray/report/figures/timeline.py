@@ -42,6 +42,8 @@ _MAX_PANELS = 3
 _BAR_IN, _WIDE_BAR_IN, _TITLE_IN, _DEADLINE_IN, _AXIS_IN, _LEGEND_IN = 0.19, 0.26, 0.27, 0.16, 0.42, 0.42
 _LETTER_IN = 0.066
 _FEW_BARS = 4
+# Percent of a round that are worth a word.
+_LEAST_WAIT = 1.0
 
 
 class Bar(NamedTuple):
@@ -311,16 +313,13 @@ def _waits(part: Panel) -> str:
         return ""
     shares = {kind: 100 * sum(own) / len(own) / round_s for kind, own in waits.items()}
     last = min(shares, key=lambda kind: shares[kind])
-    others = [f"{kind} {percent(share)} %" for kind, share in shares.items() if kind != last and share >= _LEAST_WAIT]
+    others = [(kind, percent(share)) for kind, share in shares.items() if kind != last and share >= _LEAST_WAIT]
     if not others:
         return f"In {part.title}'s round no type waits {_LEAST_WAIT:g} % of the time"
-    first, *more = others
-    told = listed([first.replace(" ", " waits ", 1), *more])
-    return f"In {part.title}'s round type {told} of the time for {last}"
+    told = (f"{kind}{' waits' * (i == 0)} {share} %" for i, (kind, share) in enumerate(others))
+    return f"In {part.title}'s round type {listed(told)} of the time for {last}"
 
 
-# Percent of a round that are worth a word.
-_LEAST_WAIT = 1.0
 # The reasons of the clients of a run in a round, by client, in words; none of a run that cannot be explained.
 Explain = Callable[[Loaded, int, Sequence[int]], Mapping[int, str]]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import isclose
 
+from relief_ray.config.experiment import all_keys
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
@@ -16,7 +17,7 @@ from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import level_values
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
-from relief_ray.strategies import PRESETS, REFERENCE
+from relief_ray.strategies import PRESETS, REFERENCE, built_in_name
 from relief_ray.support.table import NONE, OF_PAPER, Cell, Number, Origin, Row, Table
 from relief_ray.support.text import with_title
 
@@ -263,12 +264,13 @@ def names_line(comparison: Comparison) -> str:
 
 def _settings_of(labels: Iterable[str]) -> dict[str, str]:
     """What the settings in the names of presets' variants are, by key: ``fill`` of ``relief (fill=time)``."""
+    meanings = {(key.of, key.key): key.meaning.removesuffix(".") for key in all_keys()}
     found = {}
     for base, _, values in (label.partition(" (") for label in labels):
-        fields = type(PRESETS[base]).model_fields if base in PRESETS else {}
-        for key in (value.partition("=")[0].strip() for value in values.rstrip(")").split(",")):
-            if key in fields and (text := fields[key].description):
-                found[key] = " ".join(text.replace("``", "`").split()).rstrip(".")
+        method = built_in_name(PRESETS[base]) if base in PRESETS else ""
+        for name in (value.partition("=")[0].strip() for value in values.rstrip(")").split(",")):
+            if text := meanings.get((method, f"strategy.{name}")):
+                found[name] = text
     return found
 
 
