@@ -61,16 +61,19 @@ WIDE = partial(CnnConfig(conv1=16, conv2=16, steps=8, fusion=64).build, federati
 
 @pytest.mark.ci
 def test_one_sum_comes_back_where_many_workers_train_single_clients(on_warm_hosts, tmp_path):
-    """Of 24 and 48 clients on five workers: what travels does not grow by updates."""
+    """Of 24 and 48 clients on five workers: what travels does not grow by updates.
+
+    Measured is the first round: later ones may go by whole blocks, where seconds so far say that this is faster.
+    """
     moved = []
     for number in (24, 48):
         (folder := tmp_path / str(number)).mkdir()
         job = make_job(folder, number, build=WIDE)
         executor = on_warm_hosts(job, num_hosts=5)
-        for round_ in (1, 3):
-            trained = round_of(executor, job, round_)
+        rounds = {round_: round_of(executor, job, round_) for round_ in (1, 3)}
+        for round_, trained in rounds.items():
             assert same_round(trained, round_of(SerialExecutor(job), job, round_))
-        moved.append(trained.moved_bytes)
+        moved.append(rounds[1].moved_bytes)
         assert executor.pool.num_lost == 0
     assert moved[1] - moved[0] < 0.2 * 24 * 4 * WIDE().layout.numel
 
