@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from relief_ray.records.cells import PLAN_FILE, read_plan_file
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
 from relief_ray.records.identity import flat, foreign, why_foreign
@@ -494,12 +495,13 @@ def _mark_replaced(client: MlflowClient, before: Sequence[Run], run_id: str) -> 
 
 
 def _create(client: MlflowClient, experiment: str, folder: Path, record: RunRecord) -> Run:
+    method = _method(folder, record)
     tags = {
         "relief.cell": record.cell,
         "relief.folder": str(folder),
         _CREATED: record.created,
         "relief.strategy": record.strategy,
-        _METHOD: _method(record),
+        _METHOD: method,
         "relief.data_origin": record.data_origin,
         "relief.planning_model": record.planning_model,
         "mlflow.source.name": "relief-ray",
@@ -512,21 +514,37 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
     started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
     if record.parent is not None:
         tags[_STUDY] = _study(client, experiment, record.parent, started_ms)
-    return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=_name(record))
+    return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=_name(method, record))
 
 
-def _method(record: RunRecord) -> str:
-    """The method, and its own level of a grid."""
-    level = section(record.config, "choice").get("level")
-    return f"{record.method.name} ({level})" if level else record.method.name
+def _method(folder: Path, record: RunRecord) -> str:
+    """The method, its own level of a grid, and the setting where the grid has several: means are over this name."""
+    level = _level(record.config)
+    return ", ".join(filter(None, [record.method.name + (f" ({level})" if level else ""), _setting(folder, record)]))
 
 
-def _name(record: RunRecord) -> str:
+def _level(config: Mapping[str, JsonValue]) -> str:
+    return str(section(config, "choice").get("level") or "")
+
+
+def _setting(folder: Path, record: RunRecord) -> str:
+    """Name of a cell's setting in its grid, without the method's own level; empty where all cells have the same."""
+    if record.parent is None:
+        return ""
+    try:
+        rows = read_plan_file(folder.parent / PLAN_FILE).cells
+    except UserError:  # a copy of the run alone
+        return ""
+    settings = {row.folder: row.setting.removesuffix(f"-{_level(row.config)}") for row in rows}
+    return settings.get(folder.name, "") if len(set(settings.values())) > 1 else ""
+
+
+def _name(method: str, record: RunRecord) -> str:
     """``relief, fold 0, replicate 3``: what tells the runs of a study apart at a glance."""
     data, number = section(record.config, "data"), record.config.get("replicate")
     fold = f"fold {data['fold']}" if data.get("split") == "held_out_subject" else ""
     draw = f"seed {record.config.get('seed')}" if number is None else f"replicate {number}"
-    return ", ".join(filter(None, [_method(record), fold, draw]))
+    return ", ".join(filter(None, [method, fold, draw]))
 
 
 def _description(folder: Path, record: RunRecord) -> str:

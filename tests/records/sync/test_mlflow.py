@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.mlflow_export import PAGE
+from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
 from relief_ray.records.identity import note_begun
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import _TAKEN, METRICS, round_scalars
@@ -340,6 +341,29 @@ def test_a_level_of_a_grid_stands_in_the_runs_name_and_group(run):
     (row,) = stored(run)
     name = f"{record.method.name} (e1)"
     assert (row.info.run_name, row.data.tags["relief.method"]) == (f"{name}, fold 2, replicate 7", name)
+
+
+def test_runs_of_several_fleets_are_groups_of_their_own(run):
+    """A mean over two fleets says nothing; a grid of one setting does not repeat its name."""
+    record = read_run(run)
+    own = {"choice": {"kind": "level", "parameters": [], "level": "e1"}}
+    put_run(run, record.model_copy(update={"parent": "fleets", "config": {**record.config, **own}}))
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+
+    def cell(folder, setting, config):
+        facts = {"label": "toy", "setting": setting, "config": {**record.config, **config}}
+        return PlannedCell(folder=folder, method=record.method, **facts)
+
+    cells = [cell(run.name, "dsa-cnn-gap55-e1", own), cell("other", "dsa-cnn-gap10-e1", own)]
+    for names, groups in ((cells[:1], {"toy (e1)"}), (cells, {"toy (e1), dsa-cnn-gap55", "toy (e1), dsa-cnn-gap10"})):
+        write_plan_file(run.parent / "plan.json", PlanFile(kind="grid", name="fleets", title="Two", cells=tuple(names)))
+        for folder in (run, other)[: len(names)]:
+            change_run(folder, created=f"2026-01-0{len(names)}T00:00:00Z")
+            sync(folder)
+        rows = [row for row in stored(run) if not row.info.run_name.endswith("(replaced)")]
+        assert {row.data.tags["relief.method"] for row in rows if "relief.cell" in row.data.tags} == groups
+    assert sum(row.info.run_name.startswith("toy (e1), dsa-cnn-gap10, seed") for row in stored(run)) == 1
 
 
 def test_an_experiment_has_the_view_that_the_address_opens(run):
