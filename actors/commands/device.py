@@ -27,7 +27,7 @@ from relief_ray.config.experiment import assign, parse
 from relief_ray.data.describe import list_datasets
 from relief_ray.data.source import search_roots
 from relief_ray.devices import power_sensors
-from relief_ray.devices.fleet import device_types
+from relief_ray.devices.fleet import device_types, fault_of_name
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.kernels.library import library, why_missing
@@ -542,13 +542,15 @@ def profile(
     if backbone is not None and backbone not in BACKBONES:
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
     config = parse(assign({"backbone": {"name": backbone}} if backbone else {}, settings))
-    known, wanted = [*device_types(config.fleet)], {name.strip() for name in (types or "").split(",") if name.strip()}
-    if types is not None and (not wanted or wanted - set(known)):
-        raise UserError(f"--types {types}: expected some of {','.join(known)}, e.g. --types {','.join(known)}")
+    # Of any fleet: a board is profiled beside no configuration that names it.
+    named = [name.strip() for name in types.split(",")] if types is not None else [*device_types(config.fleet)]
+    for name in named:
+        if fault := fault_of_name(name):
+            raise UserError(f"--types {types}: {name!r}: {fault}; name types of your fleet, e.g. --types watch,phone")
     path = out or Path(f"profile-{backbone_name(config.backbone).replace(':', '.')}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
-    measured = profile_device(config, tuple(name for name in known if name in wanted or types is None), turns)
+    measured = profile_device(config, tuple(dict.fromkeys(named)), turns)
     write_atomic(path, profile_text(measured).encode())
     return Result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
+from relief_ray.data.federated_data import num_clients
+from relief_ray.experiment.setup import configured_fleet
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.load import digests
@@ -206,6 +208,7 @@ class Plan:
         plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
         plan.check_claims()
         plan.check_folders()
+        plan.check_fleets()
         return plan
 
     @classmethod
@@ -272,6 +275,19 @@ class Plan:
         """
         for state in self.look():
             _check_folder(state)
+
+    def check_fleets(self) -> None:
+        """Check that every fleet can be had with its dataset's people; no file of a dataset is read.
+
+        Raises:
+            UserError: types that do not add up, or a sensor or a person that is not there.
+        """
+        seen: set[str] = set()
+        for config in (cell.config for cell in self.cells):
+            data = config.data.model_dump_json(exclude={"fold", "seed"})
+            if (key := f"{config.fleet.model_dump_json()} {data}") not in seen:
+                seen.add(key)
+                configured_fleet(config, num_clients(config.data.spec(), config.data))
 
     def refuse_foreign(self, typed: Mapping[str, str]) -> None:
         """Check that all addresses which the cells name are this user's, of those that are typed now by key; note them.

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
 from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.core.stages import Engine
-from relief_ray.devices.fleet import with_windows
+from relief_ray.devices.fleet import DeviceType, with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
@@ -83,6 +83,7 @@ def what_if(
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
+    _refuse_other_chances(before.types, after.types)
     for record in loaded.rounds[:2]:
         _refuse_unexplained(loaded, record, before)
     return _recomputed(loaded, before, after)
@@ -148,6 +149,20 @@ def _refuse_other_sensors(old: Fleet, new: Fleet) -> None:
                 f"client {a.id} has {', '.join(a.modalities)} in the run and {', '.join(b.modalities)} in the other "
                 "fleet; the recorded allocation fits the same sensors only (keep rotation, and of the types sensors, "
                 "people, counts and shares)"
+            )
+
+
+def _refuse_other_chances(old: Mapping[str, DeviceType], new: Mapping[str, DeviceType]) -> None:
+    """Refuse other chances to be there: who took part in a round is recorded.
+
+    Raises:
+        UserError: the type is named.
+    """
+    for name in old.keys() & new.keys():
+        if old[name].available != new[name].available:
+            raise UserError(
+                f"fleet.types.{name}.available = {new[name].available:g}, but the run has {old[name].available:g}: who "
+                "was there cannot be computed from its records; leave it as it is, or start a run with it"
             )
 
 

@@ -143,6 +143,13 @@ def test_other_sensors_are_refused(runs):
         what_if(runs["relief"], {"types": {"C": {"sensors": ["gyro"]}}})
 
 
+def test_another_chance_to_be_there_is_refused(runs):
+    """Who took part is recorded: an `available` that were passed over would look like an answer."""
+    expected = r"fleet\.types\.C\.available = 0\.5, but the run has 1: who was there cannot be computed"
+    with pytest.raises(UserError, match=expected):
+        what_if(runs["relief"], {"types": {"C": {"available": 0.5}}})
+
+
 def test_an_unknown_key_is_refused(runs):
     with pytest.raises(UserError, match="gapp"):
         what_if(runs["relief"], {"gapp": 3})

@@ -55,18 +55,20 @@ def test_a_profile_of_another_shape_is_named(invoke, profile: tuple[Path, str], 
 
 @pytest.mark.ci
 def test_json_and_chosen_types(invoke, tmp_path: Path) -> None:
-    result = invoke("device", "profile", "--turns=1", "--types=C", "--json", "--out", tmp_path / "c.json", *SMALL)
+    out = tmp_path / "c.json"
+    result = invoke("device", "profile", "--turns=1", "--types=watch, C", "--json", "--out", out, *SMALL)
     printed = json.loads(result.stdout)
-    assert list(printed["devices"]) == ["C"] and printed["measured"]["status"] == "MEASURED"
-    assert printed["path"] == str(tmp_path / "c.json") and load_profile(tmp_path / "c.json").backbone == "cnn"
+    assert list(printed["devices"]) == ["watch", "C"], "of any fleet"
+    assert printed["measured"]["status"] == "MEASURED"
+    assert printed["path"] == str(out) and load_profile(out).backbone == "cnn"
 
 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
         (["--backbone=resnet"], "--backbone resnet: unknown; expected one of cnn, moment_lora"),
-        (["--types=A,X"], "--types A,X: expected some of A,B,C"),
-        (["--types=,"], "expected some of A,B,C"),
+        (["--types=A,2"], "--types A,2: '2': expected a name of letters, digits and _, a letter first; name types of"),
+        (["--types=,"], "--types ,: '': expected a name of letters, digits and _"),
         (["--out=no/such/folder/p.json"], "expected a file in a folder that is there"),
         (["--set=training.epoch=2"], "unknown key 'training.epoch'"),
     ],
