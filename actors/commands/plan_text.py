@@ -310,7 +310,7 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
 
 def _axes_of(states: Sequence[State]) -> tuple[str, str]:
     """Folds and seeds (or replicates) of these runs, in words."""
-    folds = sorted({e.config.data.fold for e in states if e.config.data.split == "held_out_subject"})
+    folds = sorted({e.config.data.fold for e in states if e.config.data.has_folds})
     draws = dict.fromkeys(e.config.draw_name for e in states)
     return _ranges(folds) or "-", _ranges([int(d[1:]) for d in draws if d[0] == "s"]) or _ranges(
         [int(d[1:]) for d in draws if d[0] == "r"], "r"

@@ -133,6 +133,11 @@ class DataConfig(SwitchedConfig):
         return self
 
     @property
+    def has_folds(self) -> bool:
+        """True where subjects are held out by the number of a fold, and not by name."""
+        return self.split == "held_out_subject" and not self.test_subjects
+
+    @property
     def num_folds(self) -> int:
         """Folds in which everybody who takes part is tested on once."""
         return -(-len(self.subject_ids()) // self.leave_out)

@@ -245,8 +245,9 @@ def config_value(config: Config, path: str) -> JsonValue:
 
 
 def has_folds(config: Config) -> bool:
-    """True where the split holds subjects out, pair by pair: no other split has folds."""
-    return config_value(config, "data.split") in (None, "held_out_subject")
+    """True where the split holds subjects out by the number of a fold: no other split has folds."""
+    is_held_out = config_value(config, "data.split") in (None, "held_out_subject")
+    return is_held_out and not config_value(config, "data.test_subjects")
 
 
 def replicate_of(config: Config) -> Replicate:

@@ -131,8 +131,7 @@ def _folds_of(level: Level, settings: Values) -> tuple[int, ...]:
         config = DataConfig.model_validate(data or {})
     except ValidationError:  # told where the study's runs are checked
         return level.folds
-    is_held_out = config.split == "held_out_subject" and not config.test_subjects
-    return tuple(range(config.num_folds)) if is_held_out else ()
+    return tuple(range(config.num_folds)) if config.has_folds else ()
 
 
 def own_backbone(path: str, *, name: str = "") -> Level:
@@ -780,7 +779,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         chosen, choice = tuned(point, config, settings)
         config = _config_of(spec, point._replace(settings={**point.settings, **chosen}), settings)
         setting = f"{point.setting}-tuned"
-    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    fold = [f"f{config.data.fold}"] if config.data.has_folds else []
     label, draw = point.method.replace(":", "."), [*fold, config.draw_name]
     if spec.kind == "grid":
         digest = config_hash(config.identity())

@@ -54,11 +54,12 @@ def test_of_many_settings_the_first_stands_open_and_details_are_folded(make, put
 
 
 def test_ids_of_drawings_are_made_their_own():
-    raw = (
-        '<?xml?><svg width="3" viewBox="0"><metadata>d</metadata><g id="a"/><use xlink:href="#a" clip="url(#a)"/></svg>'
-    )
-    prefixed = own_ids(raw, "f1")
-    assert prefixed == '<svg viewBox="0"><g id="f1-a"/><use xlink:href="#f1-a" clip="url(#f1-a)"/></svg>'
+    """Equal images have equal ids, which nothing refers to: they have none."""
+    image, kept = '<image xlink:href="data:x" id="image7" x="1"/>', '<image xlink:href="data:x" x="1"/>'
+    use = '<use xlink:href="#a" clip="url(#a)"/>'
+    raw = f'<?xml?><svg width="3" viewBox="0"><metadata>d</metadata><g id="a"/>{use}{image}{image}</svg>'
+    used = '<use xlink:href="#f1-a" clip="url(#f1-a)"/>'
+    assert own_ids(raw, "f1") == f'<svg viewBox="0"><g id="f1-a"/>{used}{kept}{kept}</svg>'
 
 
 @pytest.mark.slow

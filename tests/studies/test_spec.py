@@ -5,6 +5,7 @@ from itertools import groupby
 import pytest
 
 from relief_ray.report.paper import PAPER_METHODS
+from relief_ray.report.runs import has_folds
 from relief_ray.studies.plan import load_spec
 from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Level, Spec, points
 from tests.plans import cells_of
@@ -116,6 +117,7 @@ def test_folds_follow_how_many_people_each_holds_out():
     assert [c.config.data.fold for c in cells_of(grid, ["data.leave_out=3", "folds=2"])] == [2]
     (one,) = cells_of(grid, ["data.test_subjects=[3, 7]"])
     assert one.config.data.test_subjects == (3, 7) and one.config.data.fold == 0
+    assert "-f0-" not in one.name and not has_folds(one.config.model_dump(mode="json")), "people by name are no fold"
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "quantity"])

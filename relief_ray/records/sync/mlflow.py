@@ -542,7 +542,8 @@ def _setting(folder: Path, record: RunRecord) -> str:
 def _name(method: str, record: RunRecord) -> str:
     """``relief, fold 0, replicate 3``: what tells the runs of a study apart at a glance."""
     data, number = section(record.config, "data"), record.config.get("replicate")
-    fold = f"fold {data['fold']}" if data.get("split") == "held_out_subject" else ""
+    has_folds = data.get("split") == "held_out_subject" and not data.get("test_subjects")
+    fold = f"fold {data['fold']}" if has_folds else ""
     draw = f"seed {record.config.get('seed')}" if number is None else f"replicate {number}"
     return ", ".join(filter(None, [method, fold, draw]))
 

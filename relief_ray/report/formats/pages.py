@@ -130,6 +130,8 @@ def own_ids(drawing: str, slug: str) -> str:
     opening = re.sub(r'\s(?:width|height)="[^"]*"', "", opening)
     # A hundredth of a point, and no line breaks: a third of the bytes.
     rest = re.sub(r"\s*\n\s*", " ", re.sub(r"(\d\.\d\d)\d+", r"\1", rest))
+    # Two equal images have one id, which nothing refers to.
+    rest = re.sub(r'(<image\b[^>]*?)\sid="[^"]+"', r"\1", rest)
     rest = re.sub(r'\bid="([^"]+)"', rf'id="{slug}-\1"', rest)
     rest = re.sub(r"url\(#([^)]+)\)", rf"url(#{slug}-\1)", rest)
     return f"{opening}>" + re.sub(r'href="#([^"]+)"', rf'href="#{slug}-\1"', rest)
