@@ -67,7 +67,7 @@ from relief_ray.support.files import (
 
 PARSER_VERSION = 1
 # End of an entry's folder: the form of its files, not their contents, by which versions leave each other's alone.
-_FORM = ".4"
+_FORM = ".5"
 SIGNAL, LABELS, BOUTS, FILLED = "signal.npy", "labels.npy", "bouts.npy", "filled.npy"
 _META = "meta.json"
 _KEY_CHARS = 32

@@ -53,6 +53,8 @@ _FEW_COPIES = 0.001
 # Share of a channel's rows in which it does not change for a window, and as a multiple of that of the others; share of
 # its deviation that float32 loses; share of its readings at the ends of its range.
 _PARTLY_LEVEL, _MORE_LEVEL, _LOST, _CUT = 0.1, 3.0, 0.01, 0.01
+# Share of rows that repeat the one before; a person's deviation as a part of the others'.
+_HELD, _SILENT = 0.4, 0.1
 # Sentences of a kind; the tables of `data describe` have all.
 _SHOWN = 8
 # Parts of a recording in its picture.
@@ -71,6 +73,7 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
         _of_loader(dataset),
         _of_channels(dataset, config),
         *_of_sensors(spec, sensors),
+        _of_zeros(sensors),
         _of_people(dataset, config),
         _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
@@ -113,6 +116,10 @@ def _of_sensor(spec: DatasetSpec, row: SensorFigures) -> tuple[str, ...]:
         f"{name} is {listed(f'{code:g}' for code in row['codes'])} {row['code_rows']} times, far from all its "
         "other values: if that stands for no reading, read it as missing"
     )
+    held = (
+        f"{name} repeats its last reading in {row['held']:.0%} of the rows: if it was recorded at a lower rate and "
+        "held, let parse() interpolate, or resample all sensors to the lower rate"
+    )
     line = (
         f"{name} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in there, "
         "return where as Recording.filled"
@@ -133,6 +140,7 @@ def _of_sensor(spec: DatasetSpec, row: SensorFigures) -> tuple[str, ...]:
         filled_text(row) if has_gaps else "",
         range_text(spec, row),
         code or "",
+        held if row["held"] - row["level_share"] > _HELD else "",
         line if row["longest_line_s"] >= spec.window_s else "",
         leap if row["step"] > _LEAP else "",
         rounded if row["rounded"] > _LOST else "",
@@ -147,6 +155,23 @@ def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator
         yield in_words(Fault(rule="channels", found=text, subject=subject) for subject, text in odd)
 
 
+def _of_zeros(sensors: Sequence[SensorFigures]) -> list[str]:
+    """Rows of zeros: files that were filled up have them in all sensors at once, so these share a sentence."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for row in sensors:
+        if row["zero_rows"]:
+            names.setdefault((row["subject"], row["zero_rows"]), []).append(row["sensor"])
+    return in_words(
+        Fault(
+            rule="channels",
+            found=f"{listed(zero)} {'are' if len(zero) > 1 else 'is'} 0 in all channels in {number} rows: if that "
+            "stands for no reading, read it as missing, or leave these rows out of the bouts",
+            subject=subject,
+        )
+        for (subject, number), zero in names.items()
+    )
+
+
 def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
     """People whose readings of a sensor are larger, lie elsewhere, change faster or stand still, unlike others'."""
     for name in dict.fromkeys(row["sensor"] for row in sensors):
@@ -158,6 +183,10 @@ def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
         for who, text in _elsewhere(rows).items():
             if who not in larger:
                 yield f"subject {rows[who]['subject']}: {name} {text}: turned round, other axes, or another unit?"
+        for who, ratio in _apart([row["deviations"] for row in rows], 1 / _SILENT).items():
+            if ratio < 1 and who not in larger:
+                person = rows[who]["subject"]
+                yield f"subject {person}: {name} hardly moves, {ratio:.2g} times as much as the others': off?"
         for who, ratio in _apart([row["pace"] for row in rows], _OTHER_PACE).items():
             yield f"subject {rows[who]['subject']}: {name} changes {ratio:.3g} times as fast: at another rate?"
         for who, row in enumerate(rows):

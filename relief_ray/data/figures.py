@@ -35,6 +35,8 @@ class SensorFigures(TypedDict):
         level_share: share of rows, in the worst channel, in stretches of at least a window in which it does not change.
         codes: values that recur, far from all others of their channel.
         code_rows: so often.
+        zero_rows: rows in which all channels of a sensor with several are 0: for a window, or again and again by leaps.
+        held: share of rows in which no channel changes, of those behind a bout's first that were not filled in.
         rounded: deviation of the rounding to float32, as a share of the standard deviation, in the worst channel.
         cut: share of readings that are the channel's largest or smallest, in the worst channel that is cut off there.
         means: mean by channel.
@@ -59,6 +61,8 @@ class SensorFigures(TypedDict):
     level_share: float
     codes: list[float]
     code_rows: int
+    zero_rows: int
+    held: float
     rounded: float
     cut: float
     means: list[float]
@@ -87,6 +91,8 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
         steps = np.where(begins, 0.0, np.linalg.norm(moves, axis=1))
         usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
         is_level = np.abs(moves) <= _LEVEL * deviations
+        window = round(spec.window_s * spec.rate_hz)
+        is_read = ~(begins | lost.any(axis=1))
         counted = [(channel, *np.unique(channel, return_counts=True)) for channel in values.T]
         absent = [_codes(*channel) for channel in counted]
         figures.append(
@@ -101,11 +107,13 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
                 "high": float(values.max()),
                 "mean": float(values.mean()),
                 "still": [(first + i, float(channel[0])) for i, channel in enumerate(values.T) if not np.ptp(channel)],
-                "level_share": _level_share(is_level, begins, round(spec.window_s * spec.rate_hz)),
+                "level_share": _level_share(is_level, begins, window),
                 "codes": np.unique(np.concatenate(absent)).tolist(),
                 "code_rows": sum(
                     int(np.isin(channel, own).sum()) for (channel, *_), own in zip(counted, absent, strict=True)
                 ),
+                "zero_rows": _zero_rows(values, steps, begins, window),
+                "held": float((np.count_nonzero(moves, axis=1) == 0)[is_read].mean()) if is_read.any() else 0.0,
                 "rounded": max(map(_rounded, given.T)),
                 "cut": max(_cut(*channel) for channel in counted),
                 "means": values.mean(axis=0).tolist(),
@@ -144,6 +152,22 @@ def _codes(channel: NDArray[np.float64], values: NDArray[np.float64], times: Int
     recur = np.logical_and.accumulate(times[farthest[:-1]] >= _RECURS)
     last = np.flatnonzero(recur & (off[farthest[:-1]] > _FAR * nearer) & (nearer > 0))
     return values[farthest[: last[-1] + 1]] if len(last) else values[:0]
+
+
+def _zero_rows(values: NDArray[np.float64], steps: NDArray[np.float64], begins: Mask, window: int) -> int:
+    """Rows of (rows, channels) that stand for "no reading" by zeros.
+
+    They come together in all channels, and by leaps: a coarse sensor has zeros in one of them more often, and comes to
+    rest by its least steps.
+    """
+    is_zero: Mask = np.count_nonzero(values, axis=1) == 0
+    number = int(is_zero.sum())
+    edges = steps[np.diff(is_zero, prepend=is_zero[:1]) & (steps > 0)]
+    if values.shape[1] < 2 or 2 * number <= np.count_nonzero((values == 0).any(axis=1)) or not len(edges):
+        return 0
+    has_leaps = np.median(edges) > _FAR * steps[steps > 0].min()
+    recurs = len(edges) >= 2 * _RECURS or _longest(is_zero[:, None], begins) >= window
+    return number if has_leaps and recurs else 0
 
 
 def _cut(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints) -> float:

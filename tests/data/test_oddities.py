@@ -29,8 +29,12 @@ def described(name: str, **values: object) -> list[str]:
     return describe(open_dataset(config), config)["warnings"]
 
 
-def test_the_shipped_data_have_nothing_odd(mini: Dataset) -> None:
-    assert described("dsa_mini") == []
+def test_the_shipped_data_have_one_oddity(mini: Dataset) -> None:
+    """Files of two people were filled up with zeros, as in the whole dataset."""
+    assert described("dsa_mini") == [
+        "subjects 1 and 6: acc, gyro and mag are 0 in all channels in 1200 rows: if that stands for no reading, read "
+        "it as missing, or leave these rows out of the bouts"
+    ]
 
 
 def test_each_oddity_is_a_sentence(lab) -> None:
@@ -228,6 +232,17 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
             "",
             "subject 2: ankle has a channel that does not chan",
         ),
+        # Zeros for "no reading": a stretch, single rows, of two sensors at once; a sensor at rest in between is none.
+        ("signal[100:200, :2] = 0", "", "subject 2: wrist is 0 in all channels in 100 rows: if that stands for no"),
+        ("signal[50::100, 3:] = 0", "", "subject 2: ankle is 0 in all channels in 12 rows"),
+        ("signal[60:180] = 0", "", "subject 2: wrist and ankle are 0 in all channels in 120 rows"),
+        # Recorded at a lower rate.
+        ("signal = signal[np.arange(len(signal)) // 2 * 2]", "", "subject 2: wrist repeats its last reading in 50% of"),
+        (
+            "signal[:, 2] = signal[np.arange(len(signal)) // 5 * 5, 2]",
+            "",
+            "subject 2: hip repeats its last reading in 8",
+        ),
         # What float32 cannot hold.
         ("signal = 1e9 + 30 * signal.astype(np.float64)", "", "subject 2: wrist loses "),
         ("signal = np.round(2**31 + 60 * signal.astype(float)).astype(np.int64)", "", "subject 2: hip loses "),
@@ -266,6 +281,32 @@ MINE = replace(GOOD, parse=mine)
     (line,) = [line for line in described(lab("WHO = (3,)" + body)) if "mean of" in line]
     assert line.startswith(f"subject 3: {said}") and "turned round, other axes, or another unit?" in line
     assert not [line for line in described(lab("WHO = ()" + body)) if "mean of" in line]
+
+
+def test_a_person_whose_sensor_hardly_moves_is_told(lab) -> None:
+    """A device on the table, beside gravity: its level is that of the others."""
+    body = """
+def mine(spec, members, path, subject):
+    made = parse(spec, members, path, subject)
+    made.signal[:, :2] *= 0.02 if subject in WHO else 1.0
+    made.signal[:, :2] += 9.81
+    return made
+MINE = replace(GOOD, parse=mine)
+"""
+    (line,) = [line for line in described(lab("WHO = (3,)" + body)) if "hardly moves" in line]
+    assert line == "subject 3: wrist hardly moves, 0.02 times as much as the others': off?"
+    assert not [line for line in described(lab("WHO = ()" + body)) if "hardly moves" in line]
+
+
+def test_zeros_of_a_coarse_sensor_at_rest_are_readings(lab) -> None:
+    """It comes to 0 in all channels by its usual steps."""
+    change = "signal[:] = np.round(2 * signal * np.sin(np.arange(len(signal)) / 40)[:, None] ** 2)"
+    path = lab("WHO = (2,)" + CHANGED.replace("CHANGE", change).replace("MORE", ""))
+    config = DataConfig(name=path)
+    dataset = open_dataset(config)
+    rows = dataset.signal()[slice(*dataset.bouts_of(1)[0]), 3:]
+    assert (rows == 0).all(axis=1).sum() > 20
+    assert not [line for line in described(path) if "0 in all channels" in line]
 
 
 @pytest.mark.parametrize(
@@ -358,8 +399,12 @@ def test_synthetic_files_raise_no_false_warning(name: str, request: pytest.Fixtu
     assert not [line for line in said if line.startswith(("subject", "windows", "a run")) and " lasts " not in line]
 
 
-def test_dsa_has_one_faulty_reading(dsa_zip) -> None:
-    """A magnetometer's axis changes its sign for one row."""
+def test_faulty_readings_of_dsa_are_told(dsa_zip) -> None:
+    """A magnetometer's axis changes its sign for one row; two people's files were filled up with zeros."""
     config = DataConfig(name="dsa")
-    (said,) = describe(open_dataset(config, dsa_zip.parent), config)["warnings"]
-    assert said.startswith("subject 5: mag leaps within a bout, to row 81201, 14 times as far")
+    leap, *zeros = describe(open_dataset(config, dsa_zip.parent), config)["warnings"]
+    assert leap.startswith("subject 5: mag leaps within a bout, to row 81201, 14 times as far")
+    off = [
+        f"subject {who}: acc, gyro and mag are 0 in all channels in {n} rows: if" for who, n in ((1, 3000), (6, 3950))
+    ]
+    assert [line[: len(start)] for line, start in zip(zeros, off, strict=True)] == off
