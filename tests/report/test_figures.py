@@ -108,7 +108,13 @@ def test_the_caption_says_how_long_clients_wait_and_for_whom(make):
     """The three wait 50, 25 and 0 % of a round; the last is of type C."""
     caption = timeline_figure(compare_runs([make("fedavg"), make("relief", deadline_s=1.0)])).caption
     assert "In fedavg's round type A waits 50 % and B 25 % of the time for C. In relief's round type A waits" in caption
-    assert "T* is the deadline" in caption
+    assert "T* is the deadline" in caption and "Over all rounds" not in caption
+
+
+def test_the_caption_says_where_the_whole_run_has_another_speed(make):
+    """The last round takes half of FedAvg's; all rounds together a third of what they are charged for FedAvg."""
+    runs = [make("fedavg"), make("relief", round_s=1.0, reference=(3.0, 100.0))]
+    assert "Over all rounds relief is 3.00 times as fast as fedavg." in timeline_figure(compare_runs(runs)).caption
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relief_ray.core.messages import RoundCost
-from relief_ray.report.comparison import Comparison, interest
+from relief_ray.report.comparison import Comparison, Stat, interest
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet, short
 from relief_ray.report.remarks import mark
@@ -320,6 +320,14 @@ def _waits(part: Panel) -> str:
     return f"In {part.title}'s round type {listed(told)} of the time for {last}"
 
 
+def _whole(part: Panel, reference: Panel, speedup: Stat | None) -> str:
+    """A sentence where this round's speed is not the whole run's, whose first round may train everything."""
+    if part is reference or speedup is None or part.cost.round_s <= 0.0:
+        return ""
+    here, whole = f"{reference.cost.round_s / part.cost.round_s:.2f}", f"{speedup.mean:.2f}"
+    return "" if here == whole else f" Over all rounds {part.title} is {whole} times as fast as {reference.title}."
+
+
 # The reasons of the clients of a run in a round, by client, in words; none of a run that cannot be explained.
 Explain = Callable[[Loaded, int, Sequence[int]], Mapping[int, str]]
 
@@ -345,10 +353,14 @@ def timeline_figure(comparison: Comparison, explain: Explain | None = None) -> F
     waiting += (
         " T* is the deadline under which a method gives its clients work." if any(p.deadline_s for p in parts) else ""
     )
+    wholes = [
+        _whole(part, parts[0], comparison.stat(loaded.label, "speedup"))
+        for part, loaded in zip(parts, runs, strict=True)
+    ]
     asked = " A click on a bar says why that client trains what it trains." if answers else ""
     return Figure(
         caption=f"The last round device by device: {listed(p.title for p in parts)} ({runs[0].draw}){stands}; "
-        f"{comparison.title}. Stages are sums over the round's mini-batches.{waiting}{asked}",
+        f"{comparison.title}. Stages are sums over the round's mini-batches.{waiting}{''.join(wholes)}{asked}",
         draw=draw,
         height_in=height_of(parts) + FOOTER_IN,
         answers=answers,
