@@ -3,10 +3,11 @@
 import csv
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
-from relief_ray.core.messages import RoundCost
+from relief_ray.core.messages import RoundCost, StageTimes
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
@@ -109,6 +110,18 @@ def test_the_caption_says_how_long_clients_wait_and_for_whom(make):
     caption = timeline_figure(compare_runs([make("fedavg"), make("relief", deadline_s=1.0)])).caption
     assert "In fedavg's round type A waits 50 % and B 25 % of the time for C. In relief's round type A waits" in caption
     assert "T* is the deadline" in caption and "Over all rounds" not in caption
+
+
+def test_who_takes_no_part_has_a_word_in_its_bar(make, tmp_path):
+    """A client that is not there waits as one does that is done at once, for another reason."""
+    run = make("relief")
+    last = run.rounds[-1]
+    ((clock, cost),) = last.costs.items()
+    away = replace(cost.clients[0], times=StageTimes(), wait_s=2.0)
+    alone = last.model_copy(update={"costs": {clock: replace(cost, clients=(away, *cost.clients[1:]))}})
+    lone = replace(run, rounds=(*run.rounds[:-1], alone))
+    texts = [timeline([make("fedavg"), each], tmp_path / "t.svg").read_text() for each in (run, lone)]
+    assert [text.count("takes no part") for text in texts] == [0, 1]
 
 
 def test_the_caption_says_where_the_whole_run_has_another_speed(make):

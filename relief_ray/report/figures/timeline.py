@@ -241,6 +241,8 @@ def _bars(ax: Axes, part: Panel, names: float) -> None:
         for (_, colour, hatch), length in zip(_STAGES, bar.seconds, strict=True):
             ax.barh(row, length, left=start, height=0.78, color=colour, hatch=hatch, edgecolor=_EDGE, linewidth=0.3)
             start += length
+        if not any(bar.seconds[:-1]):
+            ax.text(part.cost.round_s / 2, row, "takes no part", ha="center", va="center", color=FAINT)
     ax.set_ylim(last, -0.65 - part.deadline_in / part.bar_in)
     ax.set_yticks(range(len(part.bars)), [b.name for b in part.bars])
     ax.tick_params(axis="y", length=0)
