@@ -77,7 +77,17 @@ def test_killed_in_the_last_round_and_after_it(case, environment, golden, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["relief", "local", "v3", "fedavg, pairs watched"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "relief",
+        "local",
+        "v3",
+        "fedavg, pairs watched",
+        "v1, int8 up, bfloat16 down, reachable",
+        "relief, epochs, float16, reachable, zero_feature",
+    ],
+)
 def test_killed_at_every_change_of_the_file_system(case, environment, golden, tmp_path):
     rows = check_sweep(case, 0, 1, environment, golden, tmp_path)
     assert len(rows) >= 40
