@@ -85,19 +85,3 @@ _FITTED_ROWS = {
 def paper_row(label: str) -> str:
     """The paper's name of a method, or of the method that a fitted preset is of."""
     return PAPER_ROWS.get(label) or _FITTED_ROWS.get(label, label)
-
-
-def beside(label: str, backbone: str, column: str) -> PaperCell | None:
-    """Cell of a method in Table I or II (V1 to V3: Table III); None where the paper prints none.
-
-    Args:
-        label: our name of the method.
-        backbone: ``cnn`` (Table I) or ``moment_lora`` (Table II); others have no table.
-        column: a heading of Table I or II, e.g. ``Comm (MB)``.
-    """
-    if backbone not in TABLES:
-        return None
-    paper = read_paper()
-    if label in VARIANT_ROWS and label not in PAPER_ROWS:
-        return paper["III"].get(VARIANT_ROWS[label], f"{PREFIX[backbone]} {column}")
-    return paper[TABLES[backbone]].get(paper_row(label), column)

@@ -30,8 +30,6 @@ KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
 SHORT = 9
 # Characters of a wrapped column, however narrow the terminal is.
 _LEAST_ROOM = 8
-# Begins the heading of a column of the paper's values, which belongs to the column before it.
-OF_PAPER = "paper's "
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -145,7 +143,7 @@ class Table:
         ]
 
     def fitted(self, width: int) -> list[Table]:
-        """The fewest tables that are at most ``width`` wide, evenly; the paper's columns stay beside ours."""
+        """The fewest tables that are at most ``width`` wide, evenly."""
         return [self.selected(part) for part in self.parts(width)]
 
     def parts(self, width: int, *, stacked: bool = True) -> list[list[int]]:
@@ -153,15 +151,9 @@ class Table:
         heads = self._headings() if stacked else [("", head) for head in self.head]
         texts = zip(heads, zip(self.head, *self.lines, strict=True), strict=True)
         first, *widths = (max(map(len, (*halves, *cells))) for halves, (_, *cells) in texts)
-        units: list[list[int]] = []
-        for i, head in enumerate(self.head[1:]):
-            if head.startswith(OF_PAPER):
-                units[-1].append(i)
-            else:
-                units.append([i])
-        fewest = len(_packed(first, widths, units, width))
-        narrow = next(w for w in range(width + 1) if len(_packed(first, widths, units, w)) <= fewest)
-        return _packed(first, widths, units, narrow)
+        fewest = len(_packed(first, widths, width))
+        narrow = next(w for w in range(width + 1) if len(_packed(first, widths, w)) <= fewest)
+        return _packed(first, widths, narrow)
 
     def selected(self, columns: Sequence[int]) -> Table:
         """The row names and some of the other columns."""
@@ -333,13 +325,13 @@ def _wrapped(row: Sequence[str], room: int) -> Iterator[list[str]]:
     yield from ([*[""] * (len(row) - 1), other] for other in others)
 
 
-def _packed(first: int, widths: Sequence[int], units: Iterable[Sequence[int]], width: int) -> list[list[int]]:
+def _packed(first: int, widths: Sequence[int], width: int) -> list[list[int]]:
     """Numbers of the columns of as many tables as it takes; two blanks stand between columns."""
     parts: list[list[int]] = [[]]
-    for unit in units:
-        if parts[-1] and first + sum(2 + widths[i] for i in (*parts[-1], *unit)) > width:
+    for i in range(len(widths)):
+        if parts[-1] and first + sum(2 + widths[j] for j in (*parts[-1], i)) > width:
             parts.append([])
-        parts[-1] += unit
+        parts[-1].append(i)
     return parts
 
 

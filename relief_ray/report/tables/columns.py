@@ -33,8 +33,6 @@ class Column:
     """`compare` prints the standard deviation too (`report` always does)."""
     paper: str = ""
     """Heading of the same figure in the paper's tables; ``{data}`` stands for the data set."""
-    brief: str = ""
-    """Heading under which `compare` shows the paper's values beside ours, after "paper's"; empty: it does not."""
     meaning: str = ""
     """Sentence for the legend of `compare`, where the heading does not say it all."""
     gain: Callable[[Comparison, MethodResult], Paired | None] | None = None
@@ -62,13 +60,12 @@ class Column:
 
 _DATA = "{data} F1 (%)"
 # Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
-F1 = Column("F1", "f1_canonical_percent", spread=True, paper=_DATA, brief="F1 %")
+F1 = Column("F1", "f1_canonical_percent", spread=True, paper=_DATA)
 OWN_F1 = Column(
     "F1 own",
     "f1_own_sensors_percent",
     spread=True,
     paper=_DATA,
-    brief="F1 %",
     meaning="mean over clients of the F1 of the model that each uses, through its own sensors",
 )
 OWN_SUBJECTS_F1 = Column(
@@ -106,7 +103,6 @@ RARE_F1 = Column(
     "f1_rare_percent",
     spread=True,
     paper="rare-modality F1 (%)",
-    brief="rare %",
     meaning="F1 with one sensor alone, mean over the sensors that the fewest clients own",
 )
 BEST_F1 = Column(
@@ -122,7 +118,6 @@ SPEEDUP = Column(
     "speedup",
     decimals=2,
     paper="speedup",
-    brief="speedup",
     meaning="FedAvg's simulated seconds over the method's for the same number of rounds, a bootstrap included; where "
     "FedAvg did not run, its rounds are computed",
 )
@@ -153,7 +148,6 @@ ROUNDS_TO_85 = Column(
     "tta85_rounds",
     decimals=0,
     paper="TTA (rounds)",
-    brief="rounds",
     meaning="rounds until the headline F1 is 85 %, among the rounds that were tested; `12 (1/48)`: the mean is of 1 of "
     "48 runs, the others did not get there",
 )
@@ -171,7 +165,6 @@ JOULES = Column(
     "energy_j",
     decimals=0,
     paper="energy (J)",
-    brief="J",
     meaning="joules of the whole fleet in a mean round",
 )
 JOULES_TOTAL = Column("J in total", "energy_total_j", decimals=0)
@@ -180,10 +173,8 @@ JOULES_SAVED = Column("J saved", "energy_saved_percent")
 _UPLOAD = "mean upload of one client in a round"
 # Table I prints megabytes, Table II kilobytes.
 UP = {
-    "cnn": Column("up", "up_mib", "MiB", decimals=2, paper="Comm (MB)", brief="MB", meaning=_UPLOAD),
-    "moment_lora": Column(
-        "up", "up_mib", "KiB", decimals=0, scale=1024.0, paper="Comm (KB)", brief="KB", meaning=_UPLOAD
-    ),
+    "cnn": Column("up", "up_mib", "MiB", decimals=2, paper="Comm (MB)", meaning=_UPLOAD),
+    "moment_lora": Column("up", "up_mib", "KiB", decimals=0, scale=1024.0, paper="Comm (KB)", meaning=_UPLOAD),
 }
 UP_SAVED = Column("up saved", "up_saved_percent", paper="save (%)")
 UP_MAX = Column("up max", "up_max_mib", "MiB", decimals=2, meaning="largest upload of a client in a round")

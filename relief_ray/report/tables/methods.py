@@ -11,7 +11,7 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
-from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside
+from relief_ray.report.paper import PAPER_ROWS
 from relief_ray.report.remarks import (
     alike_pairs,
     equal_rounds,
@@ -35,7 +35,7 @@ from relief_ray.report.tables.rows import (
 )
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
-from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
+from relief_ray.support.table import NONE, Cell, Row, Table
 
 STARRED = (
     "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "
@@ -312,8 +312,8 @@ def _lead(comparison: Comparison) -> tuple[Column, ...]:
 
 
 def lead_table(comparison: Comparison) -> Table:
-    """The columns that lead, without the paper's."""
-    return _compared(comparison, "results", _lead(comparison), is_brief=True)
+    """The columns that lead."""
+    return _compared(comparison, "results", _lead(comparison))
 
 
 def all_tables(comparison: Comparison) -> tuple[Table, Table, Table]:
@@ -367,31 +367,16 @@ def _compared(
     columns: Sequence[Column],
     *,
     always: Collection[Column] = (),
-    is_brief: bool = False,
 ) -> Table:
     """A row per method, a rule above the first bound.
 
-    Columns that no method has a figure for are left out, but ``always``. ``is_brief``: the paper's are left out too.
+    Columns that no method has a figure for are left out, but ``always``.
     """
     shown = recorded(comparison, columns, always)
-
-    def theirs(label: str, column: Column) -> PaperCell | None:
-        # The paper does not say which of our two its F1 is: it stands behind both.
-        if is_brief or not column.brief or (column is col.F1 and OWN_F1 in shown):
-            return None
-        return beside(label, comparison.backbone, column.printed(comparison.dataset))
-
-    table = table_of(comparison, comparison.labels, shown, slug=slug, beside=theirs, tight=True)
-    meanings = {head: _PRINTED for head in table.head if head.startswith(OF_PAPER)} | _meanings(shown)
-    return replace(table, meanings=meanings)
+    table = table_of(comparison, comparison.labels, shown, slug=slug, tight=True)
+    return replace(table, meanings=_meanings(shown))
 
 
 def _meanings(columns: Iterable[Column]) -> dict[str, str]:
     """What headings mean that do not say it themselves."""
     return {column.head: column.meaning for column in columns if column.meaning}
-
-
-_PRINTED = (
-    "printed in the paper, for orientation only: 200 rounds on its splits of these data; it does not say whether "
-    "personalised methods were tested as one model or as the clients' own"
-)

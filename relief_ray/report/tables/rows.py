@@ -18,7 +18,7 @@ from relief_ray.report.runs import level_values
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
 from relief_ray.strategies import PRESETS, REFERENCE, built_in_name
-from relief_ray.support.table import NONE, OF_PAPER, Cell, Number, Origin, Row, Table
+from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table
 from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2); it does not say how subjects are split.
@@ -101,7 +101,7 @@ def table_of(
         names: names of methods that do not stand under their own; None: ``_marked_names``.
         rules: further methods above which a line stands.
         second: explains the cells' second lines.
-        tight: for `compare`: texts alone without the number of runs, the paper's values in columns of their own.
+        tight: for `compare`: texts alone, without the number of runs and the paper's values.
     """
     show = cell or partial(method_cell, tight=tight)
     names, bounds = _marked_names(comparison) if names is None else names, bounds_of(comparison, labels)
@@ -118,15 +118,9 @@ def table_of(
         paper = None if known is None else known.value
         return Cell("", below=_paper_line(known, column), tone="gap", numbers={"n": 0, "paper": paper})
 
-    def printed_alone(column: Column, label: str) -> Cell:
-        theirs = beside(label, column)
-        return Cell(NONE if theirs is None or theirs.value is None else f"{theirs.value:.{column.decimals}f}")
-
     makers: list[tuple[str, Callable[[str], Cell]]] = [] if tight else [("runs", partial(runs_cell, comparison))]
-    for head, column in zip(heads or [column.head for column in columns], columns, strict=True):
-        makers.append((head, partial(shown, column)))
-        if tight and any(beside(label, column) for label in labels):
-            makers.append((OF_PAPER + column.brief, partial(printed_alone, column)))
+    names_of = heads or [column.head for column in columns]
+    makers += [(head, partial(shown, column)) for head, column in zip(names_of, columns, strict=True)]
     makers += (more or {}).items()
     rows = (
         Row(
