@@ -158,11 +158,7 @@ class Comparison:
 
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-        """The runs that count, and sentences about the others: those of one method and replicate but the first.
-
-        Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's
-        cell that wrote more down.
-        """
+        """The runs that count, and sentences about the others: those of one method and replicate but the first."""
         done = [(s.label, loaded) for s in self.items if (loaded := s.done) is not None]
         again = [(s.label, loaded) for s in self.items for loaded in s.repeats]
         kept: dict[tuple[str, Replicate], Loaded] = {}
@@ -172,7 +168,6 @@ class Comparison:
             first = kept.setdefault(key, loaded)
             if first is not loaded:
                 same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
-                kept[key] = _with_pairs(first, loaded) if same else first
                 bits = "the same bits" if same else "OTHER bits"
                 notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
         return tuple(kept.values()), tuple(notes)
@@ -594,12 +589,6 @@ def renamed(label: str, loaded: Loaded) -> Loaded:
         return loaded
     method = loaded.run.method.model_copy(update={"name": label})
     return replace(loaded, run=loaded.run.model_copy(update={"method": method}))
-
-
-def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
-    pairs_of = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
-    rounds = [(r, r.pairwise or pairs_of.get((r.round, r.model_sha256), {})) for r in first.rounds]
-    return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
 def distinct(values: Iterable[object]) -> str:

@@ -119,19 +119,6 @@ def test_equal_names_are_distinguished_and_repeats_count_once(make):
     assert comparison.notes == ("relief, fold 0, seed 0 was given twice, with OTHER bits; the first counts",)
 
 
-def test_a_repeat_that_was_compared_in_pairs_lends_its_pairs(make):
-    """A cell of `diagnostics` is one of `main_*` with more written down: the order of folders decides nothing."""
-    pairs = {"fusion.A.acc": ((0, 1, 0.5),)}
-    plain, diag = make("fedavg", seed=0), make("fedavg", seed=0, pairwise=pairs)
-    others = [make("fedavg", seed=1), make("fedavg", seed=0, model="other", pairwise={"fusion.A.acc": ((0, 1, 0.1),)})]
-    for runs in ([plain, diag], [diag, plain], [plain, *others, diag]):
-        comparison = compare_runs(runs)
-        first = comparison.runs[0]
-        assert [dict(r.pairwise) for r in first.rounds] == [pairs, pairs] and first.where == runs[0].where
-        assert "fedavg, fold 0, seed 0 was given twice, with the same bits; the first counts" in comparison.notes
-    assert not any(r.pairwise for r in compare_runs([plain, others[1]]).runs[0].rounds), "other bits lend nothing"
-
-
 def test_compare_reads_folders(make, put, tmp_path):
     for name in ("fedavg", "relief"):
         put(make(name), tmp_path / name)
