@@ -7,10 +7,10 @@ has aggregated once more than FedAvg there, which is said here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite, log
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
@@ -24,9 +24,6 @@ from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -269,48 +266,18 @@ def _below_full(comparison: Comparison) -> Words:
 
 def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     """Groups of methods whose final models agree to the bit wherever both ran."""
-    return _grouped(_by_method(comparison, ["model_sha256"]))
+    groups = comparison.table.dropna(subset="model_sha256").groupby("method", sort=False)
+    models = {str(label): runs.set_index(KEY)["model_sha256"].to_dict() for label, runs in groups}
 
+    def agree(one: str, other: str) -> bool:
+        shared = models[one].keys() & models[other].keys()
+        return bool(shared) and all(models[one][key] == models[other][key] for key in shared)
 
-def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, DataFrame]:
-    """Values of the columns by method and replicate, without runs that lack the first."""
-    groups = comparison.table.dropna(subset=columns[0]).groupby("method", sort=False)
-    return {str(label): runs.set_index(KEY)[columns] for label, runs in groups}
-
-
-def _grouped(values: Mapping[str, DataFrame]) -> tuple[tuple[str, ...], ...]:
-    """Methods with equal values wherever both ran, at least two together."""
-
-    def agree(one: DataFrame, other: DataFrame) -> bool:
-        shared = one.index.intersection(other.index)
-        return len(shared) > 0 and one.loc[shared].equals(other.loc[shared])
-
-    groups: dict[str, list[str]] = {}
-    for label, mine in values.items():
-        first = next((name for name in groups if agree(values[name], mine)), label)
-        groups.setdefault(first, []).append(label)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
-
-
-# Columns of the run table that tell whether two methods did the same.
-_RESULTS = ["f1_percent", "f1_rare_percent", "up_mib", "up_fleet_mib"]
-
-
-def _alike(comparison: Comparison) -> Words:
-    """Methods with other bits, but the same F1, rare F1 and bytes in all runs: one changes nothing.
-
-    A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
-    """
-    results, same_bits = _by_method(comparison, _RESULTS), [set(names) for names in twins(comparison)]
-    classes = comparison.runs[0].covered("classes")
-    guess = 100 / classes if classes else 0.0
-    for names in _grouped(results):
-        first, *others = (results[name] for name in names)
-        shared = first["f1_percent"].loc[[all(key in other.index for other in others) for key in first.index]]
-        has_learned = shared.between(guess, 100.0, inclusive="neither").any()
-        if len(shared) >= 2 and has_learned and not any(set(names) <= group for group in same_bits):
-            does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
-            yield listed(names), len(shared), does
+    alike: dict[str, list[str]] = {}
+    for label in models:
+        first = next((name for name in alike if agree(name, label)), label)
+        alike.setdefault(first, []).append(label)
+    return tuple(tuple(group) for group in alike.values() if len(group) > 1)
 
 
 def _saturated(comparison: Comparison) -> Words:
@@ -375,7 +342,6 @@ _REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]
     ("{}", _below_full),
     ("{} trained bit-identical models in every shared run", lambda c: ((listed(names),) for names in twins(c))),
     ("{} are at 100 % F1 in every run: these data are too easy to tell them apart", _saturated),
-    ("{} reached exactly the same F1 in all {} shared runs: {}", _alike),
     (
         "Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
         "device did{}; figures that need more are not drawn",
