@@ -516,23 +516,10 @@ def read_plan_file(path: Path) -> PlanFile:
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
-            f"away; {_go_on_without(path.parent)}"
+            "away; start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there; "
+            f"of `relief-ray run` first finish what was begun (relief-ray resume {typed(path.parent / 'RUN')}), then "
+            "start it again, which reuses finished runs"
         ) from error
-
-
-def _go_on_without(folder: Path) -> str:
-    """Return how to make a lost plan file again without losing what was begun beside it."""
-    states = {path: look(path) for path in _run_folders(folder)}
-    if any(state.run is not None and state.run.parent for state in states.values()):
-        return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
-    # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
-    begun = [
-        f"relief-ray resume {typed(path)}"
-        for path, state in states.items()
-        if state.run is not None and not state.is_finished and state.num_rounds
-    ]
-    first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
-    return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
 
 
 def _run_folders(folder: Path) -> list[Path]:

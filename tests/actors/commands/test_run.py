@@ -82,7 +82,7 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
     drive(begun.config, tmp_path / begun.name, should_stop=after_rounds(1))
     first = (tmp_path / begun.name / "rounds.jsonl").read_bytes()
     (tmp_path / "plan.json").write_text("{")
-    advice = f"finish what was begun (relief-ray resume {tmp_path / begun.name}), then start again every"
+    advice = f"first finish what was begun (relief-ray resume {tmp_path / 'RUN'}), then start it again"
     assert advice in flat(invoke("resume", tmp_path))
     (tmp_path / "plan.json").rename(tmp_path / "damaged.json")
     assert "was begun and is not finished" in flat(invoke(*command)), "the same command alone would not do"
