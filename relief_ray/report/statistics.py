@@ -352,10 +352,8 @@ def detectable(num_pairs: int, sd: float, alpha: float, sides: Sides = 2, wanted
     """
     if power(num_pairs, 1e3 * sd, sd, alpha, sides) < wanted:
         return None
-    low, high = 0.0, sd
-    while power(num_pairs, high, sd, alpha, sides) < wanted:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(num_pairs, middle, sd, alpha, sides) >= wanted else (middle, high)
-    return high
+    functions = special()
+    assert functions is not None, "else `power` has raised"
+    # From half power on the other tail of a two-sided test is nothing.
+    limit = functions.stdtrit(num_pairs - 1, 1 - alpha / sides)
+    return float(functions.nctdtrinc(num_pairs - 1, 1 - wanted, limit)) * sd / sqrt(num_pairs)
