@@ -108,39 +108,14 @@ def footer(runs: Sequence[Loaded]) -> str:
 
 
 def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
-    """Settings, machine and versions of the runs."""
+    """Methods and versions of the runs, and what they took."""
     versions = (
         f"relief-ray {r.run.code_version} (sources {r.run.source_digest[:12]}), Python {r.run.machine.python}, "
         f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
         for r in runs
     )
-    rows: dict[str, Iterable[object]] = {
-        "data": (f"{r.data_title} ({r.run.data_origin})" for r in runs),
-        "splits": (split_name(r.text("data.split")) for r in runs),
-        "folds": [r.replicate[0] for r in runs if has_folds(r.run.config)],
-        "replicates": [n for r in runs if (n := r.value("replicate")) is not None],
-        "seeds": (r.replicate[2] for r in runs),
-        "methods": (f"`{r.label}`" for r in runs),
-        "rounds R": (r.planned for r in runs),
-        "local epochs E": (r.text("training.epochs") for r in runs),
-        "optimizer": map(_optimizer, runs),
-        "clients": [number for r in runs if (number := r.covered("clients"))],
-        "window stride": (f"{r.text('data.stride_s')} s" for r in runs),
-        "missing modality": (r.text("training.missing") for r in runs),
-        "rounds between evaluations": (r.text("evaluation.every") for r in runs),
-        "engine": (f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs),
-        "machine": (f"{r.machine} per run" for r in runs),
-        "versions": versions,
-        "computed": [_computed(runs)],
-    }
-    return {name: distinct(values) for name, values in rows.items() if values != []}
-
-
-def _optimizer(loaded: Loaded) -> str:
-    """``adam, learning rate 0.001, batch 32``."""
-    parts = (("", "optimizer"), ("learning rate ", "lr"), ("batch ", "batch_size"))
-    known = ((name, loaded.text(f"training.{key}")) for name, key in parts)
-    return ", ".join(name + value for name, value in known if value)
+    methods = distinct(f"`{r.label}`" for r in runs)
+    return {"methods": methods, "versions": distinct(versions), "computed": _computed(runs)}
 
 
 def _computed(runs: Sequence[Loaded]) -> str:
