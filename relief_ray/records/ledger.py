@@ -406,13 +406,6 @@ class Rounds(Sequence[RoundRecord]):
         """
         return Rounds(self._path, self._format, self.places, is_light=True)
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines as they stand in the file, with their seals and breaks."""
-        if self.places:
-            with opened(self._path) as file:
-                for place in self.places:
-                    yield _read(file, place)
-
     def __len__(self) -> int:
         """Return the number of rounds."""
         return len(self.places)

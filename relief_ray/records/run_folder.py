@@ -228,17 +228,13 @@ class RunFolder:
                 f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
                 "restore the file or run the cell again"
             )
-        if len(kept) == len(recorded):
-            with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
-                self._cut()
-                os.fsync(self._fd)
-            return recorded
-        files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
-        before, self._fd = self._fd, _open_ledger(self.path)
-        os.close(before)
-        lines = self._scan()
-        self._end = lines.end
-        return lines.rounds
+        with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
+            if len(kept) < len(recorded):
+                os.ftruncate(self._fd, recorded.places[len(kept)].start)
+                self._end = self._scan().end
+            self._cut()
+            os.fsync(self._fd)
+        return kept
 
     def close(self) -> None:
         """Release the ledger and the lock."""
