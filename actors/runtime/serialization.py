@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import ray
@@ -228,7 +228,7 @@ class Packed(Generic[T]):
 class _Packer(pickle.Pickler):
     """Makes numpy arrays of tensors, which protocol 5 keeps out of the pickle; the same tensor stays one."""
 
-    def reducer_override(self, obj: object) -> object:
+    def reducer_override(self, obj: object) -> Any:
         """Everything but a tensor is pickled as it is."""
         return (torch.from_numpy, (obj.detach().contiguous().numpy(),)) if isinstance(obj, Tensor) else NotImplemented
 
