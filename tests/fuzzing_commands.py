@@ -42,7 +42,6 @@ COMMANDS = [
 OPTIONS = [
     "--json",
     "--wide",
-    "--markdown",
     "--bibtex",
     "--version",
     "--help",

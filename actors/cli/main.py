@@ -262,7 +262,6 @@ def config(
         argument("Show the values of this; else the defaults.", "[PRESET|FILE|RUN|MODULE:NAME]"),
     ] = None,
     key: Annotated[SomeText, argument("A key, a section or a method.", "[KEY]")] = None,
-    markdown: Annotated[bool, switch("Print the page docs/configuration.md.", "--markdown")] = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
 

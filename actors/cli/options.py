@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import os
 import re
@@ -26,49 +25,16 @@ from relief_ray.support.masking import mask_logs
 
 # Makes output safe to print: characters that a terminal has, streams that are open.
 
-# Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
-_STAND_INS: Final = {
-    "-": "–—−─━",
-    "...": "…",
-    "->": "→",
-    "<-": "←",
-    "x": "×",
-    ".": "·░",
-    "+-": "±",
-    "<=": "≤",
-    ">=": "≥",
-    "~": "≈",
-    "D": "Δ",
-    "s": "σ",
-    "^2": "²",
-    "|": "│┃",
-    "#": "█▌",
-    "*": "•●",
-    "o": "○",
-    "+": "┼├┤└┘┌┐†",
-    "ok": "✓",
-}
-_ASCII: Final = {character: ascii for ascii, characters in _STAND_INS.items() for character in characters}
-_HANDLER: Final = "relief_ray_ascii"
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Stand-ins for the characters that an encoding lacks (an error handler of ``codecs``)."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
-
 
 def prepare_streams() -> None:
-    """Let every text be printed: on an ASCII terminal in ASCII, and nowhere where a stream was closed (``>&-``)."""
+    """Let every text be printed: with ``?`` for what an encoding lacks, and nowhere where a stream was closed."""
     _open_closed()
-    codecs.register_error(_HANDLER, _in_ascii)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape", "backslashreplace"):
-            stream.reconfigure(errors=_HANDLER)
+            stream.reconfigure(errors="replace")
 
 
 def _open_closed() -> None:

@@ -122,14 +122,12 @@ def names_of(name: str) -> dict[str, str]:
 _MARK: Final = "*"
 
 
-def config_command(target: str | None, key: str | None, markdown: bool) -> Result:
+def config_command(target: str | None, key: str | None) -> Result:
     """List the keys; ``target`` may be a preset, file, run folder, method or backbone of one's own, or already the key.
 
     Raises:
         UserError: no such preset, file, method or key.
     """
-    if markdown:
-        return Result(_page(all_keys()))
     is_key = key is None and target is not None and bool(_matching(target, all_keys()))
     target, wanted = (None, target) if is_key else (target, key)
     values: Values = {}
@@ -147,32 +145,6 @@ def config_command(target: str | None, key: str | None, markdown: bool) -> Resul
     rows = [{fact: getattr(one, fact) for fact in facts} for one in keys]
     rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
     return Result("\n".join(lines), rows)
-
-
-_HEAD: Final = """# Configuration
-
-Every key of a run, with its type, its default and its meaning. `relief-ray config` prints the same table,
-`relief-ray config demo` a preset's values, `relief-ray config demo training` one section of them. A key is changed by
-`--set training.epochs=2`, in a YAML file, or by `rr.run("demo", set={"training.epochs": 2})` in Python.
-
-This page is generated: `relief-ray config --markdown` writes it from the classes.
-"""
-
-
-def _page(keys: Sequence[Key]) -> str:
-    """The page ``docs/configuration.md``: a table per section."""
-    sections: dict[str, list[Key]] = {}
-    for key in keys:
-        head = key.key.partition(".")[0] if "." in key.key else "The run itself"
-        sections.setdefault(f"{head}: {key.of}" if key.of else head, []).append(key)
-    text = [_HEAD]
-    for title, section in sections.items():
-        text += [f"## {title}\n", "| key | type | default | meaning |", "|---|---|---|---|"]
-        for key in section:
-            cells = [part.replace("|", "\\|") for part in (key.type, value_text(key.default), key.meaning)]
-            text.append("| `{}` | {} | `{}` | {} |".format(key.key, *cells))
-        text.append("")
-    return "\n".join(text).removesuffix("\n")
 
 
 def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import ray
@@ -214,7 +214,7 @@ ALIGN_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed(Generic[T]):
-    """A value whose tensors are ``arrays``, looking into their memory; ``body`` holds the rest."""
+    """A value whose tensors' bytes are ``arrays``, looking into their memory; ``body`` holds the rest."""
 
     body: bytes
     arrays: tuple[Flat, ...]
@@ -226,42 +226,22 @@ class Packed(Generic[T]):
 
 
 class _Packer(pickle.Pickler):
-    """Takes tensors out and leaves numbers; the same tensor gets the same number."""
+    """Makes numpy arrays of tensors, which protocol 5 keeps out of the pickle; the same tensor stays one."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
-        self.tensors: list[Tensor] = []
-        self._numbers: dict[int, int] = {}
-
-    def persistent_id(self, obj: object) -> int | None:
-        """The number of a tensor; everything else stays where it is."""
-        if not isinstance(obj, Tensor):
-            return None
-        if id(obj) not in self._numbers:
-            self._numbers[id(obj)] = len(self.tensors)
-            self.tensors.append(obj)
-        return self._numbers[id(obj)]
-
-
-class _Unpacker(pickle.Unpickler):
-    """Puts tensors back."""
-
-    def __init__(self, body: bytes, tensors: Sequence[Tensor]) -> None:
-        super().__init__(io.BytesIO(body))
-        self._tensors = tensors
-
-    def persistent_load(self, pid: object) -> Tensor:
-        """The tensor of that number."""
-        assert isinstance(pid, int)
-        return self._tensors[pid]
+    def reducer_override(self, obj: object) -> Any:
+        """Everything but a tensor is pickled as it is."""
+        return (torch.from_numpy, (obj.detach().contiguous().numpy(),)) if isinstance(obj, Tensor) else NotImplemented
 
 
 def pack(value: T) -> Packed[T]:
-    """Prepare a value of plain data and CPU tensors for the wire; send it before its tensors change."""
-    file = io.BytesIO()
-    packer = _Packer(file)
-    packer.dump(value)
-    return Packed(body=file.getvalue(), arrays=tuple(t.detach().contiguous().numpy() for t in packer.tensors))
+    """Prepare a value of plain data and CPU tensors for the wire; send it before its tensors change.
+
+    Raises:
+        TypeError: a tensor has a type that numpy lacks (bfloat16).
+    """
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Packer(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return Packed(body=file.getvalue(), arrays=tuple(np.asarray(buffer.raw()) for buffer in buffers))
 
 
 def unpack(packed: Packed[T], copy: bool = False) -> T:
@@ -269,7 +249,8 @@ def unpack(packed: Packed[T], copy: bool = False) -> T:
     with warnings.catch_warnings():
         # Torch has no read-only tensors and warns; receivers copy out of these and never write.
         warnings.simplefilter("ignore")
-        tensors = [torch.from_numpy(a) for a in packed.arrays]
-    # Ray aligns what it puts into shared memory; small messages come as they fall.
-    tensors = [t.clone() if copy or t.data_ptr() % ALIGN_BYTES else t for t in tensors]
-    return cast(T, _Unpacker(packed.body, tensors).load())
+        # Ray aligns what it puts into shared memory; small messages come as they fall.
+        arrays = [
+            torch.from_numpy(a).clone().numpy() if copy or a.ctypes.data % ALIGN_BYTES else a for a in packed.arrays
+        ]
+        return cast(T, pickle.loads(packed.body, buffers=arrays))

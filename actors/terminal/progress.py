@@ -86,8 +86,7 @@ class JsonEvents(JsonLines):
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
     """F1s of a round; null where it was not evaluated."""
     metrics = record.metrics if record is not None else None
-    shown = [metric for metric in METRICS.values() if metric.label]
-    return {metric.name: None if metrics is None else metric.score(metrics) for metric in shown}
+    return {name: getattr(metrics, name, None) for name, label in METRICS.items() if label}
 
 
 class GridJson(JsonLines):

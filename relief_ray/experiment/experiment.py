@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter, time
@@ -244,8 +244,6 @@ class Placed(Protocol):
 def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None, other_code: bool = False) -> Setup:
     """Create the run of a configuration in ``path``, or reopen it; how it is carried out may have changed since.
 
-    What was mended in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
-
     Args:
         config: what is computed, and where (``runtime``).
         path: the run's folder, which is closed again.
@@ -263,7 +261,7 @@ def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None
     else:
         setup, folder = create(config, path, parent=parent)
     folder.close()
-    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.mended)))
+    return setup
 
 
 def run_opened(

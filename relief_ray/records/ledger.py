@@ -8,14 +8,13 @@ is kept; what a reader keeps of it is the reader's choice (``Rounds.light`` leav
 and ends with the sha256 of all that, which is its own digest. Before the first line, whose number ``run.json`` names
 (``first_round``), stands the run's id as digest. Rounds are numbered without gaps. So a line of another run, a line
 that is there twice, two that are swapped and one that is missing are refused by the number of the line; only lines
-missing at the end leave a whole chain, which is why a checkpoint names its round and model too. A line break is no part
-of the digest. What that means where a ledger is not simply read from end to end:
+missing at the end leave a whole chain, which is why a checkpoint names its round and model too. What that means
+where a ledger is not simply read from end to end:
 
 * a rewind cuts after a line: the rest is a chain, and the next round follows its last line. Rounds that were cut off
   and come from elsewhere do not follow those that were computed again;
 * a partial scan goes on from the ``LedgerEnd`` of an earlier one; where the next line does not follow it (the ledger
   was rewound since), all is read anew from the first line;
-* a mended break changes no digest, so that the mended ledger is the one that was written;
 * the copy of a mirror is a prefix of whole lines, and a prefix of a chain is a chain; a run goes on from it.
 
 **Line.** It has numbers, and names only by their numbers in ``run.json`` (groups, sensors; a client's device follows
@@ -29,7 +28,6 @@ read is the record that was written, to the bit.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -408,13 +406,6 @@ class Rounds(Sequence[RoundRecord]):
         """
         return Rounds(self._path, self._format, self.places, is_light=True)
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines as they stand in the file, with their seals and breaks."""
-        if self.places:
-            with opened(self._path) as file:
-                for place in self.places:
-                    yield _read(file, place)
-
     def __len__(self) -> int:
         """Return the number of rounds."""
         return len(self.places)
@@ -552,37 +543,6 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
             places.append(Place(round=round_, start=end.num_bytes))
             end = line_format.after(line, end)
     return Lines(rounds=Rounds(path, line_format, places), end=end, torn=torn, damage=damage)
-
-
-# The end of a sealed line, one byte, and the beginning of another line.
-_JOINT = re.compile(rb',"sha256":"[0-9a-f]{64}"\}([^\n])\{"run":"')
-
-
-def mend_breaks(path: Path) -> tuple[int, ...]:
-    """Write line breaks anew that have become another byte; return the numbers of the lines that they end.
-
-    Nothing is guessed: the bytes before such a break match the sha256 that stands at their end.
-    """
-    mended: list[int] = []
-    number = 1
-    with path.open("r+b") as file:
-        while 0 < len(piece := file.readline(_LONGEST)) < _LONGEST:
-            next_piece = file.tell()
-            base, begin = next_piece - len(piece), 0
-            for joint in _JOINT.finditer(piece):
-                try:
-                    check(memoryview(piece[begin : joint.start(1)]), LINE)
-                except Unsealed:
-                    break
-                file.seek(base + joint.start(1))
-                file.write(b"\n")
-                mended.append(number)
-                begin, number = joint.end(1), number + 1
-            file.seek(next_piece)
-            number += 1
-        file.flush()
-        os.fsync(file.fileno())
-    return tuple(mended)
 
 
 def _read(file: BinaryIO, place: Place) -> bytes:

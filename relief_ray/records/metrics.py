@@ -1,19 +1,15 @@
-"""Scalar metrics: one entry of ``METRICS`` per score, and their values from confusion matrices (rows true).
+"""Scalar metrics and their values from confusion matrices (rows true).
 
-A new metric of the canonical model is a function of its confusion matrix and an entry with ``compute``. Its values are
-then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in `compare`'s JSON and CSV and in data frames of
-cells. Printed tables name their columns in ``report.tables.columns``. What is no function of a confusion
-matrix is a field of the round's record, which ``experiment.recording`` fills, and a line of ``round_scalars``.
-
-A user's metric (``ExperimentConfig.metrics``) has no entry: a name in ``scores`` that ``METRICS`` lacks is one. Its
-value is computed when the model is tested and then read like any other, so that no report runs a user's code.
+``METRICS`` names those that are fields of ``schema.Metrics``. A user's own (``ExperimentConfig.metrics``) is in
+``Metrics.scores`` and with that in ``rounds.jsonl``, in the MLflow copy, in `compare`'s JSON and CSV and in data frames
+of cells. Its value is computed when the model is tested and then read like any other, so that no report runs a user's
+code.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, SupportsFloat
@@ -77,53 +73,23 @@ def chance_f1(confusion: Sequence[Sequence[Sequence[int]]]) -> float | None:
     return max(constant_f1(counts), 1.0 / sum(c > 0 for c in counts))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
-    """A share (0 to 1, shown in percent) in an evaluation.
-
-    Attributes:
-        name: key in records, JSON lines, MLflow and reports.
-        compute: value from the canonical model's confusion matrix (K, K) over all subjects, where it is made so.
-        label: prefix on the terminal's line of a round; empty: not shown.
-    """
-
-    name: str
-    compute: Callable[[Tensor], float] | None = None
-    label: str = ""
-
-    def score(self, metrics: Metrics) -> float | None:
-        """Value in an evaluation; None where there is none."""
-        value: float | None = getattr(metrics, self.name) if self.has_field else metrics.scores.get(self.name)
-        return value
-
-    @property
-    def has_field(self) -> bool:
-        """Whether ``Metrics`` has a field of that name; others are kept in ``Metrics.scores``."""
-        return self.name in Metrics.model_fields
-
-
-# fmt: off
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (
-    # Macro-F1 of the canonical model, all modalities present.
-    Metric(name="f1", compute=macro_f1, label="F1"),
-    # Mean over clients of the macro-F1 of their own model through their own sensors.
-    Metric(name="f1_fleet", label="F1 of own models"),
-    # Mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone.
-    Metric(name="f1_rare", label="rare"),
-    # Share of windows that the canonical model classifies correctly.
-    Metric(name="accuracy", compute=accuracy),
-)}
-# fmt: on
+# Shares (0 to 1, shown in percent) that ``Metrics`` has as fields, with their prefix on the terminal's line of a round;
+# empty: not shown.
+METRICS: Mapping[str, str] = {
+    "f1": "F1",  # macro-F1 of the canonical model, all modalities present
+    "f1_fleet": "F1 of own models",  # mean over clients of the macro-F1 of their own model through their own sensors
+    "f1_rare": "rare",  # mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone
+    "accuracy": "",  # share of windows that the canonical model classifies correctly
+}
 
 
 def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
     """Scalars of a round that exist and are finite: scores of its evaluation, users' among them, and what it cost."""
     metrics, cost = record.metrics, record.costs.get(planning_model)
-    scores = {} if metrics is None else {m.name: m.score(metrics) for m in METRICS.values()}
+    scores = {} if metrics is None else {name: getattr(metrics, name) for name in METRICS} | metrics.scores
     totals = record.totals.get(planning_model)
     values: dict[str, float | None] = {
         **scores,
-        **own_scores(metrics),
         "loss": record.loss,
         "speedup": record.speedup,
         "trained_fraction": record.trained_fraction,
@@ -134,16 +100,9 @@ def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None and isfinite(value)}
 
 
-def own_scores(metrics: Metrics | None) -> dict[str, float]:
-    """Values of users' metrics by name, shares."""
-    return {} if metrics is None else {name: value for name, value in metrics.scores.items() if name not in METRICS}
-
-
-def extra_columns(metrics: Metrics) -> dict[str, float | None]:
-    """Values of metrics without a field of their own, users' among them, by column; shares in percent."""
-    registered = (metric.name for metric in METRICS.values() if metric.compute is not None and not metric.has_field)
-    scores: dict[str, float | None] = dict.fromkeys(registered) | metrics.scores
-    return {f"{name}_percent": None if value is None else 100 * value for name, value in scores.items()}
+def extra_columns(metrics: Metrics) -> dict[str, float]:
+    """Values of users' metrics in percent, by column."""
+    return {f"{name}_percent": 100 * value for name, value in metrics.scores.items()}
 
 
 def own_metrics(paths: Sequence[str]) -> dict[str, OwnMetric]:
@@ -222,7 +181,7 @@ def summarise(
             "num_windows": int(next(iter(matrices.values())).sum()),
             **_own(matrices, by_client, plan, views, modalities),
             **canonical,
-            "scores": canonical.get("scores", {}) | scores,
+            "scores": scores,
         }
     )
 
@@ -261,10 +220,9 @@ def _canonical(
     pooled = matrices[label].sum(0)
     single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|") and "+" not in key}
     scarce = [single[m] for m in rare if m in single]
-    computed = {metric: metric.compute(pooled) for metric in METRICS.values() if metric.compute is not None}
     return {
-        **{metric.name: value for metric, value in computed.items() if metric.has_field},
-        "scores": {metric.name: value for metric, value in computed.items() if not metric.has_field},
+        "f1": macro_f1(pooled),
+        "accuracy": accuracy(pooled),
         "f1_rare": _mean([macro_f1(c.sum(0)) for c in scarce]),
         "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
         "f1_by_class": tuple(None if v != v else float(v) for v in class_f1(pooled).tolist()),

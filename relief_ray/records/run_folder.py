@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.records import checkpoint
-from relief_ray.records.ledger import LineFormat, Lines, Rounds, mend_breaks, scan
+from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord, page_of, read_page
 from relief_ray.support import files
@@ -96,8 +96,7 @@ class RunFolder:
     Attributes:
         path: the folder.
         run: its ``run.json``.
-        mended: a sentence for each line break that was mended when it was opened.
-        repairs: the same, and one about a torn last line, which is cut off once the run goes on.
+        repairs: a sentence about a torn last line, which is cut off once the run goes on; empty without one.
     """
 
     def __init__(self, path: Path, lock: FileLock, run: RunRecord) -> None:
@@ -111,8 +110,8 @@ class RunFolder:
         if ledger.exists() and ledger.stat().st_nlink > 1:  # a backup of hard links keeps the rounds that it has
             files.write_atomic(ledger, files.read_pieces(ledger))
         self._format = LineFormat.of(run)
-        lines, self.mended = _scan_and_mend(path / ROUNDS_FILE, self._format)
-        self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))
+        lines = self._scan()
+        self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
         # Bytes after the last whole line stay until a resume is sure to go on: `rewind` and `append` cut them off.
         self._fd, self._end = _open_ledger(path), lines.end
         forget_error(path)
@@ -229,17 +228,13 @@ class RunFolder:
                 f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
                 "restore the file or run the cell again"
             )
-        if len(kept) == len(recorded):
-            with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
-                self._cut()
-                os.fsync(self._fd)
-            return recorded
-        files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
-        before, self._fd = self._fd, _open_ledger(self.path)
-        os.close(before)
-        lines = self._scan()
-        self._end = lines.end
-        return lines.rounds
+        with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
+            if len(kept) < len(recorded):
+                os.ftruncate(self._fd, recorded.places[len(kept)].start)
+                self._end = self._scan().end
+            self._cut()
+            os.fsync(self._fd)
+        return kept
 
     def close(self) -> None:
         """Release the ledger and the lock."""
@@ -251,23 +246,6 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _scan_and_mend(path: Path, line_format: LineFormat) -> tuple[Lines, tuple[str, ...]]:
-    """Scan a driver's ledger and mend damaged line breaks; return the scan, and a sentence for each mended break.
-
-    Raises:
-        UserError: a line before the last is damaged, or one is no line of this run.
-    """
-    try:
-        if (lines := scan(path, line_format)).damage is None:
-            return lines, ()
-    except UserError:
-        pass  # raised again below, where it cannot be mended
-    with files.disk_errors(path, "mend"):
-        mended = mend_breaks(path)
-    said = (f"{ROUNDS_FILE}: the break after line {number} was damaged; it was written anew" for number in mended)
-    return scan(path, line_format), tuple(said)
 
 
 def _open_ledger(folder: Path) -> int:

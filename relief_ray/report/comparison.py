@@ -23,7 +23,6 @@ from relief_ray.data.registry import recorded_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, own_gap
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import flat
-from relief_ray.records.metrics import own_scores
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
@@ -279,7 +278,7 @@ class Comparison:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the users' metrics that some run has."""
-        return tuple(dict.fromkeys(name for run in self.runs for name in own_scores(run.last_metrics)))
+        return tuple(dict.fromkeys(name for run in self.runs if (last := run.last_metrics) for name in last.scores))
 
     @property
     def fleet(self) -> Fleet | None:

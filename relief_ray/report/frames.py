@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.records.cells import figure_named
-from relief_ray.records.metrics import extra_columns, own_scores
+from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
@@ -142,7 +142,7 @@ def cells_of(inventory: Inventory) -> Cells:
     )
     extra = dict.fromkeys(name for one in last for name in extra_columns(one))
     sensors = dict.fromkeys(f"f1_{m}_percent" for one in last for m in one.f1_by_modality)
-    own = dict.fromkeys(name for one in last for name in own_scores(one))
+    own = dict.fromkeys(name for one in last for name in one.scores)
     columns = (*_SCORED, *extra, *sensors, *_REST)
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns, metrics=tuple(own))
 

@@ -195,7 +195,7 @@ def scores(record: RoundRecord | None) -> list[str]:
     metrics = record.metrics if record is not None else None
     if metrics is None:
         return []
-    values = [(metric.label, metric.score(metrics)) for metric in METRICS.values() if metric.label]
+    values = [(label, getattr(metrics, name)) for name, label in METRICS.items() if label]
     return [f"{label} {100 * value:5.1f} %" for label, value in values if value is not None]
 
 

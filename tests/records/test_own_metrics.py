@@ -83,6 +83,15 @@ def test_it_is_in_records_tables_files_claims_and_mlflow_and_changes_no_model(wr
     assert gain(read_cells(folders[:2]), "fedprox", figure="kappa").mean == pytest.approx(pair.first - pair.second)
 
 
+def test_a_metric_that_a_committed_cell_does_not_have_is_no_difference(write, tmp_path):
+    drive(of(write(KAPPA)), tmp_path / "fedavg")
+    new = condense(read_run(tmp_path / "fedavg"), read_rounds(tmp_path / "fedavg"))
+    old = new.model_copy(update={"metrics": new.metrics.model_copy(update={"scores": {}})})
+    assert judge(old, new).answer == judge(new, old).answer == "equal bits"
+    other = new.model_copy(update={"metrics": new.metrics.model_copy(update={"scores": {"kappa": 0.0}})})
+    assert judge(other, new).differences == ("the last metrics differ",)
+
+
 def test_of_models_of_the_clients_own_it_is_their_mean_by_hand():
     """First row by first column, all over all: 3 of 4 windows right, then 1 of 4; the canonical model has 4 of 4."""
     counts = {"global": [[4]], "client.0": [[3, 0], [1, 0]], "client.3": [[0, 3], [0, 1]]}

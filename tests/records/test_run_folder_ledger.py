@@ -294,36 +294,30 @@ def test_a_damaged_last_line_of_a_run_that_nobody_computes_is_refused_and_a_resu
 
 
 @pytest.mark.parametrize("byte", [b"\x0b", b"\x8a", b"J"])
-def test_a_line_break_that_became_another_byte_is_written_anew_by_a_resume(path, finished, scenario, byte):
-    """Two lines then read as one: without it, of a run with two checkpoints, none would be reached by the ledger."""
+def test_a_line_break_that_became_another_byte_is_refused_and_nothing_is_written(path, byte):
+    """Two lines then read as one, which is damaged like any other."""
     ledger = path / "rounds.jsonl"
     whole = ledger.read_bytes()
     breaks = [place for place, each in enumerate(whole) if each == 10]
-    for number, place in enumerate(breaks[:-1], 1):
-        change_run(path, status="interrupted")
-        ledger.write_bytes(whole[:place] + byte + whole[place + 1 :])
-        with pytest.raises(UserError, match=rf"rounds\.jsonl: line {number}.* is damaged"):
-            read_rounds(path)
-        with resume(path) as folder:
-            restored = restore(folder, scenario.BINDING)
-        assert restored.repairs == (f"rounds.jsonl: the break after line {number} was damaged; it was written anew",)
-        assert restored.checkpoint.round == 3 and ledger.read_bytes() == whole
-    joined = whole
-    for place in breaks[:-1]:
-        joined = joined[:place] + byte + joined[place + 1 :]
-    ledger.write_bytes(joined)
-    resume(path).close()
-    assert ledger.read_bytes() == whole == (finished / "rounds.jsonl").read_bytes()
+    change_run(path, status="interrupted")
+    for number, place in enumerate(breaks[:-2], 1):
+        damaged = whole[:place] + byte + whole[place + 1 :]
+        ledger.write_bytes(damaged)
+        for use in (read_rounds, resume):
+            with pytest.raises(UserError, match=rf"rounds\.jsonl: line {number}.* is damaged"):
+                use(path)
+        assert ledger.read_bytes() == damaged
 
 
-def test_of_joined_lines_that_are_damaged_as_well_nothing_is_written(path):
+def test_two_last_lines_that_read_as_one_are_cut_off_by_a_resume(path):
+    change_run(path, status="interrupted")
     ledger = path / "rounds.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
-    damaged = lines[0].replace(b'"wall_s":', b'"wall_s":1')[:-1] + b"J" + b"".join(lines[1:])
-    ledger.write_bytes(damaged)
-    with pytest.raises(UserError, match="line 1 is damaged"):
-        resume(path)
-    assert ledger.read_bytes() == damaged
+    ledger.write_bytes(b"".join(lines[:2]) + lines[2][:-1] + b"J" + lines[3])
+    with pytest.raises(UserError, match=r"rounds\.jsonl: line 3, the last one, is damaged"):
+        read_rounds(path)
+    with resume(path) as folder:
+        assert folder.repairs == ("rounds.jsonl: line 3 was damaged; it was cut off",)
 
 
 def test_a_resume_that_cannot_go_on_leaves_the_ledger_as_it_was(path, scenario):

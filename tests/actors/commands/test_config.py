@@ -1,11 +1,11 @@
 """`relief-ray config`: defaults, a preset's values, one key, and the page of the documentation."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from relief_ray.config.experiment import all_keys
+from tests.guards import configuration
 
 
 def blocks(text):
@@ -140,7 +140,6 @@ def test_what_a_loss_of_ones_own_is_charged(invoke, write):
     assert "charged" not in invoke("config", f"{name}:Free", "strategy.weighting").stdout
 
 
-def test_the_page(invoke):
-    page = Path(__file__).parents[3] / "docs" / "configuration.md"
-    again = "write it anew: relief-ray config --markdown > docs/configuration.md"
-    assert invoke("config", "--markdown").stdout == page.read_text(encoding="utf-8"), again
+def test_the_page():
+    again = "write it anew: python -m tests.guards.configuration --write"
+    assert configuration.page() == configuration.FILE.read_text(encoding="utf-8"), again
