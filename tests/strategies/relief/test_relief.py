@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.core.codec import encoded_nbytes
-from relief_ray.core.federated import server_tools
 from relief_ray.core.groups import Part
 from relief_ray.core.messages import ServerState
 from relief_ray.models.backbone import InputShape
@@ -324,7 +323,7 @@ def aggregated(name, deltas, fleet=FOUR, d_bar=None, phase="train"):
     tensors = {} if phase == BOOTSTRAP else {D_BAR: to_tensor(d_bar or {}, LAYOUT)}
     state = ServerState(models={"global": ZERO}, tensors=tensors, facts={"kept": True})
     reduced = reduced_of(sent, strategy.reduction, LAYOUT, fleet)
-    after = strategy.aggregate(state, reduced, server_tools(context_of(LAYOUT, fleet, 2)))
+    after = strategy.aggregate(state, reduced, context_of(LAYOUT, fleet, 2))
     assert after.facts == {"kept": True}
     values = {j: v.unique().tolist() for j, v in after.models["global"].items()}
     assert all(len(v) == 1 for v in values.values())
