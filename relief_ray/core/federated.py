@@ -331,6 +331,11 @@ def check_finite(state: ServerState) -> None:
     Raises:
         FloatingPointError: model and group are named.
     """
-    for name, params in state.models.items():
-        if wrong := next((j for j, theta in params.items() if not all_finite(theta)), None):
-            raise FloatingPointError(f"model {name!r}: group {wrong!r} is not finite after aggregation; not committed")
+    if wrong := first_not_finite(state):
+        raise FloatingPointError(f"{wrong} is not finite after aggregation; not committed")
+
+
+def first_not_finite(state: ServerState) -> str:
+    """Name the first model and group with NaN or infinity; empty: there is none."""
+    groups = ((name, j, theta) for name, params in state.models.items() for j, theta in params.items())
+    return next((f"model {name!r}: group {j!r}" for name, j, theta in groups if not all_finite(theta)), "")
