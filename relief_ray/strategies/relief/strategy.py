@@ -65,7 +65,6 @@ from relief_ray.strategies.relief.explanation import (
     Reasons,
     epochs_explained,
     explanation,
-    offers,
     without_choice,
 )
 from relief_ray.support.errors import for_method, listed
@@ -402,9 +401,7 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     if (first := is_bootstrap(config, state)) or config.budget == "none":
         return without_choice(client, len(context.layout.accessible(client.modalities)), is_bootstrap=first)
     loads, target = budgets(config, context)
-    load, d_bar = loads[client.id], smoothed(state.tensors, context.layout)
-    order = ranking(config.select, state, context, client, load.accessible)
-    chosen = _allocate(config, load, target, order)
+    load = loads[client.id]
     return explanation(
         Reasons(
             client=client,
@@ -415,8 +412,8 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
             target_s=target,
             set_by=_set_by(config, context, loads, target),
             load=load,
-            chosen=chosen,
-            offers=offers(load, chosen, order, d_bar),
+            chosen=plan(config, state, context, client, load, target),
+            d_bar=smoothed(state.tensors, context.layout),
             fedavg_s=request.fedavg_s,
         )
     )
