@@ -21,7 +21,6 @@ import torch
 from benchmarks.engine.machine import Figures, facts
 from benchmarks.engine.pairs import Segment, take_turns, timed
 from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.core.federated import server_tools
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Receipt, Reduced, StageTimes, Update, Work
 from relief_ray.experiment.setup import Setup, context_of, prepare
@@ -146,7 +145,7 @@ def server_step(setup: Setup, updates: tuple[Update, ...], num_turns: int) -> fl
     """Median seconds of the method's whole aggregation."""
     state = setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
     reduced = Reduced(sums={}, receipts=tuple(u.receipt for u in updates), updates=updates)
-    tools = server_tools(context_of(setup, setup.config.rounds))
+    tools = context_of(setup, setup.config.rounds)
     seconds = []
     for _ in range(num_turns):
         began = perf_counter()

@@ -22,7 +22,7 @@ from relief_ray.core.messages import WeightedSum
 from relief_ray.data import DataConfig, FederatedData, federate, load_dataset, open_dataset
 from relief_ray.data.dataset import PARSER_VERSION, cache_key
 from relief_ray.data.describe import describe
-from relief_ray.data.partition import available, lacking, people_of
+from relief_ray.data.partition import available, people_of
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.experiment.experiment import run_cell as drive
@@ -82,8 +82,7 @@ def values_of(path: str, strategy: str = "relief", owned: object = ALL, **data: 
 def test_a_client_has_its_types_sensors_but_for_what_its_subject_lacks(lab: Lab) -> None:
     """Eight clients, two a person: 4 and 5 are those of person 3, of type C as 6 and 7."""
     config = DataConfig(name=lab(), num_clients=8)
-    absent = lacking(config, 8)
-    assert absent == {4: (3, ("hip",)), 5: (3, ("hip",))}
+    assert people_of(config, 8)[3:7] == (2, 3, 3, 4)
     two = FleetConfig(types={"B": {"sensors": ("wrist", "hip")}, "C": {"sensors": ("hip", "ankle"), "share": 2}})
     fleet, _ = build_fleet(two, NAMES, people_of(config, 8), lacks={3: ("hip",)})
     assert [c.modalities for c in fleet.clients] == [

@@ -140,8 +140,6 @@ def federated(scenario: Scenario) -> FederatedData:
             "validation": [],
             "test": [],
             "single_class_clients": [],
-            "notes": {},
-            "overlap": 0.0,
             "window_s": scenario.spec.window_s,
         },
         test_or_none=sets[0],

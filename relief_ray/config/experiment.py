@@ -44,7 +44,6 @@ from relief_ray.plugins.load import (
     ONLY_A_RECORD,
     closed,
     configured,
-    fields_read,
     import_path,
     is_own,
     is_path,
@@ -457,7 +456,7 @@ def all_keys() -> tuple[Key, ...]:
 
 
 def own_keys(kind: type, path: str) -> tuple[Key, ...]:
-    """Keys of a user's method or backbone, the class at the import path ``path``, without inherited ones unread.
+    """Keys of a user's method or backbone, the class at the import path ``path``, inherited ones included.
 
     Raises:
         UserError: it is neither.
@@ -468,9 +467,7 @@ def own_keys(kind: type, path: str) -> tuple[Key, ...]:
             f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
             "(StrategyConfig) or a backbone (BackboneConfig)"
         )
-    read = fields_read(kind, _BASES[section])
-    keys = keys_of(kind, f"{section}.", path)
-    return tuple(key for key in keys if key.key.split(".")[1] in read)
+    return tuple(keys_of(kind, f"{section}.", path))
 
 
 _BASES: Final[Mapping[str, type[StrategyConfig] | type[BackboneConfig]]] = {

@@ -69,52 +69,11 @@ def _no_network() -> Network:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RoundContext:
-    """Input of ``Strategy.allocate`` besides the server's state.
-
-    Attributes:
-        round: number of the round, 1 .. ``num_rounds``.
-        num_rounds: rounds of the whole run, R.
-        fleet: all clients.
-        layout: parameter groups of the model.
-        participants: clients of this round, in client order.
-        planner: time model that predicts a task's seconds.
-        streams: random generators by purpose, round and client.
-        epochs: local epochs as configured, E.
-        build: makes the backbone for the server's own computations.
-        public: windows without labels for them; None where there are none.
-        batch_size: windows per optimizer step.
-        received: ``D(theta)``, the server's models as clients decode them.
-        reachable: whether a client receives what its sensors reach alone.
-        momentum: of the clients' SGD; 0 with other optimizers.
-    """
-
-    round: int
-    num_rounds: int
-    fleet: Fleet
-    layout: GroupLayout
-    participants: tuple[ClientInfo, ...]
-    planner: Planner
-    streams: Streams
-    epochs: int
-    build: Callable[[], Network] = _no_network
-    public: Windows | None = None
-    batch_size: int = 32
-    received: Callable[[Models], Models] = _as_they_are
-    reachable: bool = False
-    momentum: float = 0.0
-
-    def download(self, client: ClientInfo) -> Selection:
-        """Groups that come down to a client: all, or with ``transfer.download=reachable`` those within its reach."""
-        return self.layout.select(self.layout.accessible(client.modalities) if self.reachable else None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ServerTools:
     """Input of ``Strategy.aggregate`` besides state and updates.
 
     Attributes:
-        round: number of the round.
+        round: number of the round, 1 .. ``num_rounds``.
         fleet: all clients.
         layout: parameter groups of the model.
         participants: clients of this round, in client order.
@@ -134,18 +93,29 @@ class ServerTools:
     received: Callable[[Models], Models] = _as_they_are
 
 
-def server_tools(context: RoundContext) -> ServerTools:
-    """Return the part of ``context`` that the aggregation may use."""
-    return ServerTools(
-        round=context.round,
-        fleet=context.fleet,
-        layout=context.layout,
-        participants=context.participants,
-        streams=context.streams,
-        build=context.build,
-        public=context.public,
-        received=context.received,
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundContext(ServerTools):
+    """Input of ``Strategy.allocate`` besides the server's state.
+
+    Attributes:
+        num_rounds: rounds of the whole run, R.
+        planner: time model that predicts a task's seconds.
+        epochs: local epochs as configured, E.
+        batch_size: windows per optimizer step.
+        reachable: whether a client receives what its sensors reach alone.
+        momentum: of the clients' SGD; 0 with other optimizers.
+    """
+
+    num_rounds: int
+    planner: Planner
+    epochs: int
+    batch_size: int = 32
+    reachable: bool = False
+    momentum: float = 0.0
+
+    def download(self, client: ClientInfo) -> Selection:
+        """Groups that come down to a client: all, or with ``transfer.download=reachable`` those within its reach."""
+        return self.layout.select(self.layout.accessible(client.modalities) if self.reachable else None)
 
 
 def single_model(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
@@ -341,7 +311,7 @@ def run_round(
             rejected=trained.rejected,
         )
     began = perf_counter()
-    after = strategy.aggregate(state, trained.reduced.under(strategy.reduction), server_tools(context))
+    after = strategy.aggregate(state, trained.reduced.under(strategy.reduction), context)
     after = server_step(
         state, after, strategy.averaging.averaged(state, trained.reduced, context.layout, context.fleet)
     )
@@ -361,6 +331,11 @@ def check_finite(state: ServerState) -> None:
     Raises:
         FloatingPointError: model and group are named.
     """
-    for name, params in state.models.items():
-        if wrong := next((j for j, theta in params.items() if not all_finite(theta)), None):
-            raise FloatingPointError(f"model {name!r}: group {wrong!r} is not finite after aggregation; not committed")
+    if wrong := first_not_finite(state):
+        raise FloatingPointError(f"{wrong} is not finite after aggregation; not committed")
+
+
+def first_not_finite(state: ServerState) -> str:
+    """Name the first model and group with NaN or infinity; empty: there is none."""
+    groups = ((name, j, theta) for name, params in state.models.items() for j, theta in params.items())
+    return next((f"model {name!r}: group {j!r}" for name, j, theta in groups if not all_finite(theta)), "")

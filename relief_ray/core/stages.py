@@ -6,7 +6,7 @@ and owns parameter groups. FLOPs are per window.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -176,6 +176,16 @@ def ancestors(
         if stage.id in needed and stage.id not in zeroed:
             needed.update(i for i in stage.inputs if not i.startswith(RAW))
     return frozenset(needed)
+
+
+def only_for(stages: Sequence[StageSpec], dead: Collection[str], kept: Collection[str] = frozenset()) -> frozenset[str]:
+    """The stages ``dead``, and those but for ``kept`` that only such stages read: none of them needs to run."""
+    off = set(dead)
+    for stage in reversed(stages):
+        readers = {s.id for s in stages if stage.id in s.inputs}
+        if stage.id not in kept and readers and readers <= off:
+            off.add(stage.id)
+    return frozenset(off)
 
 
 def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]:

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
 from relief_ray.data.loader import DatasetSpec, Floats, Ints
-from relief_ray.data.partition import Split, Starts, Table, lacking, split_windows, stride_rows, training_positions
+from relief_ray.data.partition import (
+    Split,
+    Starts,
+    Table,
+    available,
+    people_of,
+    split_windows,
+    stride_rows,
+    training_positions,
+)
 from relief_ray.data.window_set import WindowSet, open_signal, row_counts
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import sha256_json
@@ -87,13 +96,12 @@ Purpose = Literal["run", "tune"]
 
 
 class ClientCoverage(TypedDict):
-    """One client: its subject (`mixed`: several), windows per class and the classes it has none of."""
+    """One client: its subject (`mixed`: several) and windows per class."""
 
     client: int
     subject: int | str
     train: list[int]
     validation: list[int]
-    missing: list[str]
 
 
 class _Lacking(TypedDict, total=False):
@@ -113,8 +121,6 @@ class Coverage(_Lacking):
         validation: validation windows by class.
         test: test windows by class.
         single_class_clients: clients that train on one class only.
-        notes: number of bouts too short for some part, by the reason.
-        overlap: share of a window that the next one repeats.
         window_s: seconds of a window.
     """
 
@@ -124,8 +130,6 @@ class Coverage(_Lacking):
     validation: list[int]
     test: list[int]
     single_class_clients: list[int]
-    notes: dict[str, int]
-    overlap: float
     window_s: float
 
 
@@ -246,16 +250,16 @@ def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]
         unknown = sorted(set(has) - set(dataset.spec.names))
         if unknown or not has:
             raise UserError(f"client {client}: modalities {sorted(has)}, expected some of {dataset.spec.names}")
-    for client, (subject, sensors) in lacking(config, expected).items():
-        if impossible := [name for name in sensors if name in owned[client]]:
+    for client, worn in enumerate(available(config, expected)):
+        if impossible := [name for name in dataset.spec.names if name in owned[client] and name not in worn]:
             raise UserError(
-                f"client {client}: has {listed(impossible)}, which its subject {subject} lacks (DatasetSpec.lacks of "
-                f"{dataset.spec.name}); expected some of {dataset.spec.sensors_of(subject)}"
+                f"client {client}: has {listed(impossible)}, which its subject {people_of(config, expected)[client]} "
+                f"lacks (DatasetSpec.lacks of {dataset.spec.name}); expected some of {worn}"
             )
 
 
 def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
-    """Count the windows of a split; `overlap` is the share of a window that the next one repeats.
+    """Count the windows of a split.
 
     Raises UserError where the test windows are all of one class: any score would be 0 or 100 %.
     """
@@ -277,8 +281,6 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
         "validation": _per_class(spec, np.concatenate(split.validation)),
         "test": test,
         "single_class_clients": [c["client"] for c in clients if sum(count > 0 for count in c["train"]) == 1],
-        "notes": dict(split.notes),
-        "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
         "window_s": spec.window_s,
     }
     if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if s in spec.lacks}:
@@ -289,13 +291,11 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
 
 
 def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:
-    counts = _per_class(spec, train)
     return {
         "client": client,
         "subject": spec.subjects[int(train[0, 2])] if len(set(train[:, 2].tolist())) == 1 else "mixed",
-        "train": counts,
+        "train": _per_class(spec, train),
         "validation": _per_class(spec, validation),
-        "missing": [name for name, count in zip(spec.classes, counts, strict=True) if not count],
     }
 
 

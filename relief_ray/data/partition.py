@@ -200,13 +200,12 @@ _NONE: Starts = np.empty(0, np.int64)
 
 
 class BoutWindows(NamedTuple):
-    """First rows of one bout's windows by part; `note` names the parts that a short bout has no windows for."""
+    """First rows of one bout's windows by part; a short bout may have none for some."""
 
     subject: int
     train: Starts = _NONE
     validation: Starts = _NONE
     test: Starts = _NONE
-    note: str = ""
 
 
 def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
@@ -252,7 +251,7 @@ def split_bouts(
     tested = held_out(config, positions)
     for subject, start, stop in bouts[np.isin(bouts[:, 0], positions)].tolist():
         if stop - start < window:
-            yield BoutWindows(subject=subject, note="shorter than a window: not used")
+            yield BoutWindows(subject=subject)
         elif config.split == "random_leaky":
             yield _random(subject, window_starts(start, stop, window, stride), config, rng)
         elif subject in tested:
@@ -267,14 +266,11 @@ def _chronological(
     """Training first, then the parts of these ``fractions``, the first one last; a short bout keeps the former."""
     start, stop = bout
     tails: dict[str, Starts] = {}
-    texts = []
     for part, fraction in fractions.items():
         if cut := cut_tail(start, stop, fraction, size[0], step):
             tails[part] = window_starts(cut[1], stop, *size)
             stop = cut[0]
-        else:
-            texts.append(f"too short for a {part} window")
-    return BoutWindows(subject=subject, train=window_starts(start, stop, *size), note="; ".join(texts), **tails)
+    return BoutWindows(subject=subject, train=window_starts(start, stop, *size), **tails)
 
 
 def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Generator) -> BoutWindows:
@@ -284,7 +280,7 @@ def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Gen
     num_validation = round(config.validation_fraction * (len(starts) - num_test))
     parts = np.split(order, [num_test, num_test + num_validation])
     test, validation, train = (np.sort(starts[part]) for part in parts)
-    return BoutWindows(subject=subject, train=train, validation=validation, test=test, note="leaky")
+    return BoutWindows(subject=subject, train=train, validation=validation, test=test)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -297,7 +293,6 @@ class Split:
     train: tuple[Table, ...]
     validation: tuple[Table, ...]
     test: Table
-    notes: dict[str, int]
     left_out: dict[str, int]
 
 
@@ -336,24 +331,14 @@ def people_of(config: DataConfig, num_clients: int) -> tuple[int | None, ...]:
     return (None,) * num_clients
 
 
-def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[str, ...]]]:
-    """Clients whose subject lacks sensors (``DatasetSpec.lacks``), with the subject's number and those sensors.
+def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
+    """The sensors that each client's subject wore, whatever its device has.
 
     Raises:
         UserError: the partition mixes people in a client, and somebody lacks a sensor.
     """
-    lacks = config.spec().lacks
-    return {
-        n: (person, tuple(lacks[person]))
-        for n, person in enumerate(people_of(config, num_clients) if lacks else ())
-        if person is not None and person in lacks
-    }
-
-
-def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
-    """The sensors that each client's subject wore, whatever its device has."""
-    absent, spec = lacking(config, num_clients), config.spec()
-    return [spec.sensors_of(absent[n][0]) if n in absent else spec.names for n in range(num_clients)]
+    spec = config.spec()
+    return [spec.names if p is None else spec.sensors_of(p) for p in people_of(config, num_clients)]
 
 
 def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Split:
@@ -390,7 +375,6 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
         validation=validation,
         test=np.concatenate(tested),
-        notes=dict(sorted(Counter(bout.note for bout in bouts if bout.note).items())),
         left_out={str(subject): number for subject, number in left_out.items() if number},
     )
     _refuse_in_both(split, config)

@@ -7,7 +7,7 @@ window always).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,7 @@ from relief_ray.core.stages import (
     cheap_reads,
     descendants,
     modalities_below,
+    only_for,
     read_by,
     recomputed,
 )
@@ -178,8 +179,9 @@ def footprint(
     stages = costs.running(wanted)
     reuse, below = engine != "naive", modalities_below(stages)
     constant = {s.id for s in stages if (reuse or receives) and below[s.id].isdisjoint(present)}
-    off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
-    off = frozenset(constant) if receives else off
+    off = frozenset(constant if receives else ())
+    if missing == "zero_feature" and not receives:
+        off = only_for(stages, {s.id for s in stages if s.feature and s.id in constant})
     live = descendants(stages, trained) - off
     changing = recomputed(stages, trained, constant) - off
     again = changing | (cheap_reads(stages, changing) - constant)
@@ -215,18 +217,6 @@ def _by_times(flops: Iterable[tuple[Times, float]]) -> dict[Times, float]:
     for times, value in flops:
         total[times] = total.get(times, 0.0) + value
     return total
-
-
-def _switched_off(stages: Sequence[StageSpec], constant: Collection[str]) -> frozenset[str]:
-    """Constant features, and the stages that nothing else reads."""
-    off: set[str] = set()
-    readers: dict[str, set[str]] = {s.id: set() for s in stages}
-    for stage in reversed(stages):
-        for source in readers.keys() & set(stage.inputs):
-            readers[source].add(stage.id)
-        if stage.id in constant and (stage.feature or (readers[stage.id] and readers[stage.id] <= off)):
-            off.add(stage.id)
-    return frozenset(off)
 
 
 def _times(live: bool, constant: bool, reuse: bool) -> Times:

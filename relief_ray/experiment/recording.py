@@ -384,7 +384,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
             {
                 "modalities": setup.fleet.modalities,
                 "types": setup.fleet.types,
-                "clients": [_client_facts(c) for c in setup.fleet.clients],
+                "clients": [asdict(c) for c in setup.fleet.clients],
             }
         ),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
@@ -394,11 +394,6 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         data_warnings=setup.data_warnings,
         parent=parent,
     )
-
-
-def _client_facts(client: ClientInfo) -> dict[str, object]:
-    """A client's device and sensors: reports need them where the data set's own code is not at hand."""
-    return {name: getattr(client, name) for name in ("id", "name", "device", "modalities", "num_windows")}
 
 
 def binding_of(setup: Setup, run: RunRecord) -> Binding:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
-from relief_ray.core.federated import Averaging, Insight, RoundContext, Strategy
+from relief_ray.core.federated import Averaging, Insight, RoundContext, Strategy, first_not_finite
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, all_finite
 from relief_ray.core.messages import (
     MAX_EPOCHS,
@@ -230,13 +230,8 @@ def _extras_violation(state: ServerState) -> str:
 
 def _not_finite_violation(state: ServerState) -> str:
     """What is wrong with a state whose models have NaN or infinity: the first such group is named."""
-    for name, params in state.models.items():
-        for j, theta in params.items():
-            if not all_finite(theta):
-                return (
-                    f"model {name!r}: group {j!r} has NaN or infinity, expected finite values; its inputs were finite"
-                )
-    return ""
+    wrong = first_not_finite(state)
+    return wrong and f"{wrong} has NaN or infinity, expected finite values; its inputs were finite"
 
 
 def _plan_violation(plan: EvalPlan, state: ServerState, fleet: Fleet) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -331,33 +331,6 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
         return strictly(loaded, fields)
     # Of an instance the other fields stay the objects that they are.
     return type(loaded).model_validate(dict(loaded) | fields) if fields else loaded
-
-
-def fields_read(kind: type[BaseModel], base: type[BaseModel]) -> list[str]:
-    """Fields of a user's class, without those of ``base`` that its files do not read.
-
-    They read a field where they name it, or a function of ``base`` that reads it. All count as read where that cannot
-    be seen: in a class that is derived from a built-in one, or has no file.
-    """
-    fields = [field for field in kind.model_fields if field != "name"]
-    chain = [between for between in kind.__mro__ if issubclass(between, base) and between is not base]
-    text = b"\n".join(source.content for source in sources(between.__module__ for between in chain))
-    if not text or not all(map(is_own, chain)):
-        return fields
-    functions = [value for value in vars(base).values() if isinstance(value, FunctionType)]
-    return [field for field in fields if field not in base.model_fields or _is_read(field, functions, text)]
-
-
-def _is_read(field: str, functions: Iterable[FunctionType], text: bytes) -> bool:
-    """Whether a text names a field, or one of the functions that read it."""
-    readers = [rf"\.{function.__name__}\(" for function in functions if field in _names_of(function.__code__)]
-    return re.search("|".join([rf"\b{field}\b", *readers]).encode(), text) is not None
-
-
-def _names_of(code: CodeType) -> set[str]:
-    """Names that a function uses, those of functions inside it included."""
-    inner = [_names_of(part) for part in code.co_consts if isinstance(part, CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Config:

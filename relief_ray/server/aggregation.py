@@ -235,8 +235,3 @@ def mean_personal(
             after[j] = theta[j].clone()
             after[j][layout.indices(j, part)] = (sum(rest, first) / sum(w for _, w in kept)).to(torch.float32)
     return after
-
-
-def members(reduced: Reduced, bucket: str = "global") -> dict[GroupId, tuple[ClientId, ...]]:
-    """Clients that trained each group in this round."""
-    return {j: part.members for j, part in reduced.sums.get(bucket, {}).items()}

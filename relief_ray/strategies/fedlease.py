@@ -27,7 +27,7 @@ from torch import Tensor
 from relief_ray.core import messages as msg
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.extra_modules import Experts
-from relief_ray.core.federated import Averaging, Diagnostics, Insight, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import Averaging, Diagnostics, Insight, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, Models, ServerState
 from relief_ray.core.streams import Streams
@@ -320,7 +320,10 @@ class FedLEASE(StrategyConfig):
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
-            insight=Insight(warnings=partial(warn_without_experts, self), diagnose=diagnose),
+            insight=Insight(
+                warnings=partial(first_phase_only, self, key="warmup_rounds", consequence=_NO_EXPERTS),
+                diagnose=diagnose,
+            ),
             averaging=Averaging(averaged=partial(averaged, self)),
         )
 
@@ -330,12 +333,7 @@ class FedLEASE(StrategyConfig):
 
 
 PRESETS = {"fedlease": Preset(FedLEASE())}
-
-
-def warn_without_experts(config: FedLEASE, run: PlannedRun) -> tuple[str, ...]:
-    """Warn where every round is warm-up."""
-    consequence = "every client trains alone, and no expert or router is ever trained"
-    return first_phase_only(config, run, "warmup_rounds", consequence)
+_NO_EXPERTS = "every client trains alone, and no expert or router is ever trained"
 
 
 def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:

@@ -68,11 +68,10 @@ PRESETS = {
 
 def split(layout: GroupLayout, dense_local: DenseLocal) -> tuple[Selection, Selection]:
     """Shared and kept parts; together they have every trainable value exactly once."""
-    lora = any(t.kind == "lora_a" for g in layout for t in g.tensors)
 
     def shared(group: ParamGroup) -> Part | None:
         kinds = {t.kind for t in group.tensors}
-        if not lora:
+        if not layout.lora:
             return None if group.role in LOCAL_ROLES[dense_local] else WHOLE
         return WHOLE if kinds == {"lora_a"} else A_ONLY if "lora_a" in kinds else None
 

@@ -431,13 +431,12 @@ def known_types(config: HeLoRA, layout: GroupLayout, fleet: Fleet) -> tuple[Extr
 def sizes(config: HeLoRA, layout: GroupLayout, fleet: Fleet, client: ClientInfo) -> Selection:
     """Parts of each group that a client has: leading ranks, or leading rows of a model without LoRA; the head whole."""
     share, width = (by_type(shares, fleet, client) for shares in (config.rank_share, config.width))
-    lora = any(rank_of(g) for g in layout)
 
     def part(group: ParamGroup) -> Part:
         if (full := rank_of(group)) is not None:
             rank = max(1, ceil(share * full - ROUNDING))
             return WHOLE if rank >= full else Part(rank=rank)
-        return WHOLE if lora or group.role == "head" or width >= 1.0 else Part(rows=width)
+        return WHOLE if layout.lora or group.role == "head" or width >= 1.0 else Part(rows=width)
 
     return {g.id: part(g) for g in layout}
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Connector
-from relief_ray.core.federated import Insight, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import Insight, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.core.messages import (
     Assignment,
@@ -318,7 +318,7 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
-            insight=Insight(warnings=partial(warn_without_mixing, self)),
+            insight=Insight(warnings=partial(first_phase_only, self, key="stage1_share", consequence=_NO_MIXING)),
         )
 
     def connector(self, fleet: Fleet) -> Connector:
@@ -336,11 +336,7 @@ class Pilot(StrategyConfig):
 
 
 PRESETS = {"pilot": Preset(Pilot())}
-
-
-def warn_without_mixing(config: Pilot, run: PlannedRun) -> tuple[str, ...]:
-    """Warn where every round is of stage 1."""
-    return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in")
+_NO_MIXING = "no adapter of another task is ever mixed in"
 
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:

@@ -23,6 +23,7 @@ from relief_ray.core.stages import (
     cheap_reads,
     descendants,
     modalities_below,
+    only_for,
     read_by,
     recomputed,
 )
@@ -86,7 +87,7 @@ def plan_forward(
     if reuse:
         live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:
-        live -= _above_zeros(steps, zeroed, wanted)
+        live -= only_for([s.spec for s in steps], zeroed, wanted)
     every = _joined(backbone, [s for s in steps if s.spec.id in live], trained, wanted)
     sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
     is_shared = reuse or receives
@@ -113,16 +114,6 @@ def _joined(
         if len(steps) - len(others) == len(within) and whole.spec.groups <= set(trained) and not inner & read:
             steps = [whole if s.spec.id == whole.spec.id else s for s in steps if s.spec.id not in inner]
     return list(steps)
-
-
-def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
-    """Zeroed features and stages that only they read; these need not run."""
-    off = set(zeroed)
-    for stage in reversed(steps):
-        readers = {s.spec.id for s in steps if stage.spec.id in s.spec.inputs}
-        if stage.spec.id not in wanted and readers and readers <= off:
-            off.add(stage.spec.id)
-    return frozenset(off)
 
 
 def stages_for(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:

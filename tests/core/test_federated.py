@@ -13,7 +13,6 @@ from relief_ray.core.federated import (
     check_finite,
     nothing_added,
     run_round,
-    server_tools,
     single_model,
 )
 from relief_ray.core.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
@@ -237,13 +236,6 @@ def test_strategy_defaults():
     assert single_model(LAYOUT, FOUR, Streams(seed=0), START).models == {"global": START}
     plan = strategy.evaluate(ServerState(models={"global": START}), FOUR)
     assert plan.canonical == EvalTarget(label="global") and plan.clients == ()
-
-
-def test_server_tools_are_the_rounds_own():
-    context = context_of(LAYOUT, FOUR, 5, participants=[1, 3])
-    tools = server_tools(context)
-    assert tools.round == 5 and tools.layout is LAYOUT and tools.fleet is FOUR
-    assert [c.id for c in tools.participants] == [1, 3] and tools.streams == context.streams
 
 
 # Messages -----------------------------------------------------------------------------------------------------------

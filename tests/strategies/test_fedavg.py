@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.core.codec import encoded_nbytes
-from relief_ray.core.federated import server_tools
 from relief_ray.core.messages import ServerState
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
@@ -22,7 +21,7 @@ LAYOUT, START = BACKBONE.layout, BACKBONE.params()
 def aggregate(strategy, updates, fleet=FOUR):
     reduced = reduced_of(updates, strategy.reduction, LAYOUT, fleet)
     state = ServerState(models={"global": START})
-    return strategy.aggregate(state, reduced, server_tools(context_of(LAYOUT, fleet))).models["global"]
+    return strategy.aggregate(state, reduced, context_of(LAYOUT, fleet)).models["global"]
 
 
 def tasks_of(weighting="uniform", fleet=FOUR):
@@ -136,7 +135,7 @@ def test_other_state_is_carried_along():
     state = ServerState(models={"global": START}, tensors={"t": torch.ones(1)}, facts={"k": 1})
     strategy = FedAvg().build()
     reduced = reduced_of(random_updates(0), strategy.reduction, LAYOUT, FOUR)
-    after = strategy.aggregate(state, reduced, server_tools(context_of(LAYOUT)))
+    after = strategy.aggregate(state, reduced, context_of(LAYOUT))
     assert after.tensors == state.tensors and after.facts == {"k": 1}
 
 

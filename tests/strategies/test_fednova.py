@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.core.federated import server_tools
 from relief_ray.core.messages import ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fednova import FedNova, effective_steps
@@ -49,7 +48,7 @@ def aggregated(config, tau_s, deltas, momentum=0.0):
         update_of(t, {g.id: torch.full((g.numel,), d) for g in LAYOUT}) for t, d in zip(tasks, deltas, strict=True)
     ]
     state = ServerState(models={"global": zeros})
-    after = strategy.aggregate(state, reduced_of(updates, strategy.reduction, LAYOUT, fleet), server_tools(context))
+    after = strategy.aggregate(state, reduced_of(updates, strategy.reduction, LAYOUT, fleet), context)
     return [t.epochs for t in tasks], float(after.models["global"][GROUP][0])
 
 

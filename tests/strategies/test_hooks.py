@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 import relief_ray as rr
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.core.federated import RoundVoid, server_tools
+from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.blame import ContractViolated
 from relief_ray.strategies import facts_of
 from relief_ray.strategies.fedavg import recalled, with_memory
@@ -59,7 +59,7 @@ def after(config, values, state=STATE):
     strategy, context = config.build(), context_of(LAYOUT)
     tasks = [t for t in strategy.allocate(state, context) if t.client in values]
     sent = [update_of(t, {j: torch.full((LAYOUT[j].numel,), float(values[t.client])) for j in t.up}) for t in tasks]
-    return strategy.aggregate(state, reduced_of(sent, strategy.reduction, LAYOUT, FOUR), server_tools(context))
+    return strategy.aggregate(state, reduced_of(sent, strategy.reduction, LAYOUT, FOUR), context)
 
 
 def test_weights_are_kept_with_the_task_and_weigh_the_mean():

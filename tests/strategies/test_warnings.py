@@ -9,7 +9,7 @@ from relief_ray.experiment.setup import context_of, deadline_s, prepare
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.budget import D_BAR
-from relief_ray.strategies.relief.strategy import allocate, fleet_loads, further_slot, rounded_up
+from relief_ray.strategies.relief.strategy import allocate, fleet_loads, further_slot_s, rounded_up
 from relief_ray.support.errors import in_python
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
@@ -37,7 +37,7 @@ def test_it_warns_exactly_where_nobody_may_train_more(name, planner, fill):
     context = toy_context(CNN, PAPER, 1, planner)
     config = PRESETS[name].config.model_copy(update={"fill": fill})
     loads = fleet_loads(config, context)
-    needed = min(further_slot(config, c, loads[c.id]).needed_s for c in context.fleet.clients)
+    needed = min(further_slot_s(config, loads[c.id]) for c in context.fleet.clients)
     if not config.mandatory and fill == "count":
         assert needed == 0.0 and warnings(config, context) == (), "no block is forced: every slot is free"
         return

@@ -29,6 +29,7 @@ from relief_ray.strategies.common import SLACK
 from relief_ray.support.errors import UserError
 
 Seconds = Callable[[Sequence[GroupId]], float]
+Verdict = Literal["mandatory", "chosen", "budget", "time"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,22 +64,27 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    """Group that was refused: seconds of the round with it added, and whether slots or time were lacking."""
+class Offer:
+    """A group and what became of it.
+
+    Attributes:
+        group: the group.
+        verdict: ``mandatory``, ``chosen``, or what was lacking: a slot (``budget``) or ``time``.
+        seconds: the client's round with this group and all that were taken before it.
+    """
 
     group: GroupId
+    verdict: Verdict
     seconds: float
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """Allocated groups ``S_n`` in the order of choice; the first ``num_mandatory`` were forced."""
+    """Allocated groups ``S_n`` in the order of choice: the forced ones, then those of ``offers`` that were chosen."""
 
     groups: tuple[GroupId, ...]
-    num_mandatory: int
     budget: int
-    refused: tuple[Refusal, ...]
+    offers: tuple[Offer, ...]
 
 
 def affordable(load: Load, target_s: float) -> int:
@@ -137,23 +143,22 @@ def allocate(
 ) -> Allocation:
     """Allocate ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots last.
 
-    A group that would push the client beyond ``limit_s`` (``fill: time``) is refused and the next one tried; every
-    refusal is recorded. Mandatory plus top-k maximises the summed divergence under the count budget (Section IV-B).
+    A group that would push the client beyond ``limit_s`` (``fill: time``) is refused and the next one tried. Mandatory
+    plus top-k maximises the summed divergence under the count budget (Section IV-B).
     """
     chosen = list(load.mandatory) if forced else []
-    num_mandatory = len(chosen)
-    refused: list[Refusal] = []
+    offers: list[Offer] = []
     for j in ranking:
         if j in chosen:
             continue
         seconds = load.seconds((*chosen, j))
+        verdict: Verdict = "time" if seconds > limit_s * (1.0 + SLACK) else "chosen"
         if len(chosen) >= budget:
-            refused.append(Refusal(group=j, seconds=seconds, reason="budget"))
-        elif seconds > limit_s * (1.0 + SLACK):
-            refused.append(Refusal(group=j, seconds=seconds, reason="time"))
-        else:
+            verdict = "budget"
+        elif verdict == "chosen":
             chosen.append(j)
-    return Allocation(groups=tuple(chosen), num_mandatory=num_mandatory, budget=budget, refused=tuple(refused))
+        offers.append(Offer(group=j, verdict=verdict, seconds=seconds))
+    return Allocation(groups=tuple(chosen), budget=budget, offers=tuple(offers))
 
 
 def by_cost(load: Load) -> list[GroupId]:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
@@ -18,23 +18,6 @@ from relief_ray.support.errors import counted
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
 # A group that takes less is shown with six decimals, not three: a reader can compute the quotient beside it again.
 _SHORT_S = 0.01
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
-    """A group and what became of it, in the order in which groups are offered.
-
-    Attributes:
-        group: the group.
-        verdict: key of ``VERDICTS``.
-        seconds: the client's round with this group and all that were taken before it.
-        d_bar: its smoothed divergence; None before the first.
-    """
-
-    group: GroupId
-    verdict: str
-    seconds: float
-    d_bar: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +48,7 @@ class Reasons(Budgeted):
         forced: mandatory blocks are trained whatever they take.
         load: the client's budget problem, with ``T_o`` and ``tau_n``.
         chosen: ``k_n`` and ``S_n``.
-        offers: all groups that were offered.
+        d_bar: smoothed divergences, of groups that have one yet.
     """
 
     round: int
@@ -74,7 +57,15 @@ class Reasons(Budgeted):
     forced: bool
     load: budget.Load
     chosen: budget.Allocation
-    offers: tuple[Offer, ...]
+    d_bar: Mapping[GroupId, float]
+
+    @property
+    def offers(self) -> tuple[budget.Offer, ...]:
+        """Forced groups, then the others in the order in which slots were offered."""
+        forced = self.load.mandatory if self.forced else ()
+        prices = (self.load.seconds(forced[: i + 1]) for i in range(len(forced)))
+        first = (budget.Offer(group=j, verdict="mandatory", seconds=s) for j, s in zip(forced, prices, strict=True))
+        return (*first, *self.chosen.offers)
 
     @property
     def planned_s(self) -> float:
@@ -154,25 +145,6 @@ def epochs_explained(bought: EpochsBought) -> Explanation:
     return Explanation(sections=sections, groups=bought.groups, facts=facts)
 
 
-def offers(
-    load: budget.Load, chosen: budget.Allocation, order: Sequence[GroupId], d_bar: Mapping[GroupId, float]
-) -> tuple[Offer, ...]:
-    """Mandatory groups, then the others in the order in which slots were offered, each with its price and verdict."""
-    refused = {r.group: r for r in chosen.refused}
-    taken: list[GroupId] = list(chosen.groups[: chosen.num_mandatory])
-    reasons = [
-        Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j))
-        for i, j in enumerate(taken)
-    ]
-    for j in (j for j in order if j not in chosen.groups[: chosen.num_mandatory]):
-        if j in refused:
-            reasons.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
-        else:
-            taken.append(j)
-            reasons.append(Offer(group=j, verdict="chosen", seconds=load.seconds(taken), d_bar=d_bar.get(j)))
-    return tuple(reasons)
-
-
 def _over(seconds: float, target_s: float) -> str:
     """What exceeds the budget, ``+0.241``; empty: nothing does."""
     return f"+{seconds - target_s:.3f}" if seconds > target_s * (1 + SLACK) else ""
@@ -247,15 +219,15 @@ def _choice(reasons: Reasons) -> ExplanationSection:
         heading="3. Who gets the slots",
         lines=tuple(lines),
         head=("", "group", "trains it?", "d_bar", "busy, s", "over T*"),
-        rows=tuple(_row(i, offer, reasons.target_s) for i, offer in enumerate(reasons.offers, start=1)),
+        rows=tuple(_row(reasons, i, offer) for i, offer in enumerate(reasons.offers, start=1)),
         left=3,
     )
 
 
-def _row(number: int, offer: Offer, target_s: float) -> tuple[str, ...]:
+def _row(reasons: Reasons, number: int, offer: budget.Offer) -> tuple[str, ...]:
     """Line of one group in the table."""
-    d_bar = "-" if offer.d_bar is None else f"{offer.d_bar:.3e}"
-    over = _over(offer.seconds, target_s)
+    d_bar = f"{reasons.d_bar[offer.group]:.3e}" if offer.group in reasons.d_bar else "-"
+    over = _over(offer.seconds, reasons.target_s)
     return (f"{number:2}", offer.group, VERDICTS[offer.verdict], d_bar, f"{offer.seconds:.3f}", over)
 
 
@@ -286,9 +258,7 @@ def _facts(reasons: Reasons) -> dict[str, object]:
         "tau_s": reasons.load.tau_s,
         "budget": reasons.chosen.budget,
         "mandatory": list(reasons.load.mandatory),
-        "offers": [
-            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in reasons.offers
-        ],
+        "offers": [asdict(offer) | {"d_bar": reasons.d_bar.get(offer.group)} for offer in reasons.offers],
         "groups": list(reasons.chosen.groups),
         "planned_s": reasons.planned_s,
     }

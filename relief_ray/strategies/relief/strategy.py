@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import Literal
@@ -65,7 +65,6 @@ from relief_ray.strategies.relief.explanation import (
     Reasons,
     epochs_explained,
     explanation,
-    offers,
     without_choice,
 )
 from relief_ray.support.errors import for_method, listed
@@ -182,7 +181,7 @@ def fleet_loads(config: Relief, context: RoundContext) -> dict[ClientId, budget.
     """
     clients = context.fleet.clients
     if config.fill == "count":
-        fleet_s = max(link_s(context, client) for client in clients)
+        fleet_s = max(context.planner.times(c.id, train_everything(context, c)).link_s for c in clients)
         return {c.id: client_load(context, c, fleet_s) for c in clients}
     return {c.id: client_load(context, c, None) for c in clients}
 
@@ -206,12 +205,6 @@ def client_load(context: RoundContext, client: ClientInfo, overhead_s: float | N
         tau_s=spent_s / len(accessible),
         seconds=seconds,
     )
-
-
-def link_s(context: RoundContext, client: ClientInfo) -> float:
-    """Return the seconds of sending the whole model down to a client and up again, both latencies included."""
-    times = context.planner.times(client.id, train_everything(context, client))
-    return times.up_s + times.down_s
 
 
 def local_task(
@@ -337,14 +330,6 @@ def late(config: Relief, context: RoundContext) -> tuple[str, ...]:
     return (f"T* = {target:.4g} s is too short for one epoch of {listed(over)}; such a client runs one all the same",)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FurtherSlot:
-    """The least ``T*`` at which a client may train one group beyond its mandatory ones."""
-
-    client: ClientInfo
-    needed_s: float
-
-
 def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """Warn of a deadline that buys nothing, and of a model without blocks by sensor, of which nothing would be trained.
 
@@ -371,21 +356,21 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     The bootstrap round trains everything all the same.
     """
     loads, target = budgets(config, run.context)
-    slots = [s for c in run.context.fleet.clients if (s := further_slot(config, c, loads[c.id])) is not None]
-    if not slots or any(s.needed_s <= target * (1.0 + SLACK) for s in slots):
+    needed = {c.id: s for c in run.context.fleet.clients if (s := further_slot_s(config, loads[c.id])) is not None}
+    if not needed or min(needed.values()) <= target * (1.0 + SLACK):
         return ()
-    least = min(slots, key=lambda s: s.needed_s)
+    least_s, first = min((s, n) for n, s in needed.items())
     meaning = "as strategy.deadline_* has it" if config.is_deadline_given else "the least time for all mandatory blocks"
     return (
         f"T* = {target:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The next group goes to client "
-        f"{least.client.id} (type {least.client.device}) at T* = {least.needed_s:.4g} s; set "
-        f"{for_method(config.name, {'deadline_s': float(rounded_up(least.needed_s))})} or more, "
+        f"{first} (type {run.context.fleet[first].device}) at T* = {least_s:.4g} s; set "
+        f"{for_method(config.name, {'deadline_s': float(rounded_up(least_s))})} or more, "
         f"{for_method(config.name, {'cover': True})}, or another clock to plan with (costs.planning_time)",
     )
 
 
-def further_slot(config: Relief, client: ClientInfo, load: budget.Load) -> FurtherSlot | None:
+def further_slot_s(config: Relief, load: budget.Load) -> float | None:
     """Return the least ``T*`` that grants a group beyond the mandatory ones; None where there is no other.
 
     Without forced blocks (V2, V3) the mandatory number of slots is free already.
@@ -398,7 +383,7 @@ def further_slot(config: Relief, client: ClientInfo, load: budget.Load) -> Furth
     needed_s = load.overhead_s + number * load.tau_s if number > len(load.mandatory) else 0.0
     if config.fill == "time":
         needed_s = max(needed_s, min(load.seconds((*forced, j)) for j in free))
-    return FurtherSlot(client=client, needed_s=needed_s)
+    return needed_s
 
 
 def rounded_up(seconds: float) -> str:
@@ -416,9 +401,7 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     if (first := is_bootstrap(config, state)) or config.budget == "none":
         return without_choice(client, len(context.layout.accessible(client.modalities)), is_bootstrap=first)
     loads, target = budgets(config, context)
-    load, d_bar = loads[client.id], smoothed(state.tensors, context.layout)
-    order = ranking(config.select, state, context, client, load.accessible)
-    chosen = _allocate(config, load, target, order)
+    load = loads[client.id]
     return explanation(
         Reasons(
             client=client,
@@ -429,8 +412,8 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
             target_s=target,
             set_by=_set_by(config, context, loads, target),
             load=load,
-            chosen=chosen,
-            offers=offers(load, chosen, order, d_bar),
+            chosen=plan(config, state, context, client, load, target),
+            d_bar=smoothed(state.tensors, context.layout),
             fedavg_s=request.fedavg_s,
         )
     )

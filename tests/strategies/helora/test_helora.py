@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from relief_ray.core.codec import encoded_nbytes
-from relief_ray.core.groups import WHOLE, Part
+from relief_ray.core.groups import WHOLE, GroupLayout, Part
 from relief_ray.core.messages import Assignment, Fleet, ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.helora import HeLoRA, allocate, by_type, filling, relative_size, sizes, weight
@@ -35,7 +35,7 @@ def test_default_ranks_are_8_6_4_and_at_least_one():
     group = LAYOUT["fusion.B"]
     wide = replace(group, tensors=(replace(group.tensors[0], shape=(5, 8)),))
     fleet = Fleet(clients=tuple(eight), modalities=FULL)
-    parts = [sizes(HeLoRA(), [wide], fleet, c)["fusion.B"] for c in eight]
+    parts = [sizes(HeLoRA(), GroupLayout([wide]), fleet, c)["fusion.B"] for c in eight]
     assert parts == [WHOLE, Part(rank=6), Part(rank=4)]
     assert [relative_size(wide, p) for p in parts] == [1.0, 0.75, 0.5]
     assert sizes(HeLoRA(rank_share={"C": 0.01}), LAYOUT, TYPES, TYPES[3])["fusion.B"] == Part(rank=1)

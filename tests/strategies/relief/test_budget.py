@@ -173,31 +173,31 @@ def test_allocation_by_hand():
     """Mandatory g0; then by divergence g3 and g1, whatever they cost; then the three slots are taken."""
     load = priced_load([1.0, 4.0, 1.0, 2.0, 0.5], 1)
     allocation = allocate(load, 3, ["g3", "g1", "g0", "g2", "g4"])
-    assert allocation.groups == ("g0", "g3", "g1") and allocation.num_mandatory == 1 and allocation.budget == 3
-    refused = [(r.group, r.seconds, r.reason) for r in allocation.refused]
-    assert refused == [("g2", 9.0, "budget"), ("g4", 8.5, "budget")]
+    assert allocation.groups == ("g0", "g3", "g1") and allocation.budget == 3
+    offers = [(o.group, o.seconds, o.verdict) for o in allocation.offers]
+    assert offers == [("g3", 4.0, "chosen"), ("g1", 8.0, "chosen"), ("g2", 9.0, "budget"), ("g4", 8.5, "budget")]
 
 
 def test_allocation_within_time_by_hand():
     """Mandatory g0; then by divergence g3 (fits), g1 (too slow: 1 + 1 + 2 + 4 > 6), g2 (fits): full."""
     load = priced_load([1.0, 4.0, 1.0, 2.0, 0.5], 1)
     allocation = allocate(load, 3, ["g3", "g1", "g0", "g2", "g4"], limit_s=6.0)
-    assert allocation.groups == ("g0", "g3", "g2") and allocation.num_mandatory == 1 and allocation.budget == 3
-    refused = [(r.group, r.seconds, r.reason) for r in allocation.refused]
-    assert refused == [("g1", 8.0, "time"), ("g4", 5.5, "budget")]
+    assert allocation.groups == ("g0", "g3", "g2") and allocation.budget == 3
+    offers = [(o.group, o.seconds, o.verdict) for o in allocation.offers]
+    assert offers == [("g3", 4.0, "chosen"), ("g1", 8.0, "time"), ("g2", 5.0, "chosen"), ("g4", 5.5, "budget")]
 
 
 def test_mandatory_groups_are_trained_even_beyond_the_target():
     """T* given by hand may be too short; k_n = |M_n| all the same."""
     load = priced_load([3.0, 3.0, 1.0], 2)
     allocation = allocate(load, group_budget(load, 2.0), ["g2"], limit_s=2.0)
-    assert allocation.groups == ("g0", "g1") and [r.reason for r in allocation.refused] == ["budget"]
+    assert allocation.groups == ("g0", "g1") and [o.verdict for o in allocation.offers] == ["budget"]
 
 
 def test_not_forced_means_top_k_of_everything():
     load = priced_load([1.0, 1.0, 1.0, 1.0], 2)
     allocation = allocate(load, 2, ["g3", "g2", "g1", "g0"], forced=False)
-    assert allocation.groups == ("g3", "g2") and allocation.num_mandatory == 0
+    assert allocation.groups == ("g3", "g2") and [o.verdict for o in allocation.offers[:2]] == ["chosen"] * 2
 
 
 def test_order_by_cost_puts_the_dearest_first():
@@ -230,6 +230,8 @@ def test_every_allocation_keeps_its_limits_and_explains_itself(load, data):
     allocation = allocate(load, slots, ranking, limit_s=limit_s)
     assert len(allocation.groups) <= slots and load.seconds(allocation.groups) <= limit_s * (1 + 1e-9)
     assert len(allocation.groups) == slots or limit_s < math.inf
-    assert set(allocation.groups) | {r.group for r in allocation.refused} == set(load.accessible)
-    for refusal in allocation.refused:
-        assert refusal.seconds > limit_s if refusal.reason == "time" else len(allocation.groups) == slots
+    chosen = [o.group for o in allocation.offers if o.verdict == "chosen"]
+    assert allocation.groups == (*load.mandatory, *chosen)
+    assert set(load.mandatory) | {o.group for o in allocation.offers} == set(load.accessible)
+    for refusal in (o for o in allocation.offers if o.verdict != "chosen"):
+        assert refusal.seconds > limit_s if refusal.verdict == "time" else len(allocation.groups) == slots

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.core.federated import server_tools
 from relief_ray.core.messages import ServerState
 from relief_ray.server.aggregation import divergence, from_tensor, to_tensor
 from relief_ray.strategies.relief import Relief
@@ -135,7 +134,7 @@ def trained(context, state, groups):
     strategy = Relief(select="oldest").build()
     updates = [update_of(t, {j: torch.zeros(LAYOUT[j].numel) for j in groups}) for t in tasks]
     reduced = reduced_of(updates, strategy.reduction, LAYOUT, FOUR)
-    return strategy.aggregate(state, reduced, server_tools(context))
+    return strategy.aggregate(state, reduced, context)
 
 
 def test_ages_are_those_of_updates_that_the_server_used():
@@ -167,5 +166,5 @@ def test_only_oldest_keeps_a_table_of_ages():
     strategy = Relief().build()
     context = context_of(LAYOUT, FOUR, 0, EQUAL)
     update = update_of(task_of(LAYOUT, 0, LAYOUT.ids[:1]), {LAYOUT.ids[0]: torch.ones(LAYOUT[LAYOUT.ids[0]].numel)})
-    after = strategy.aggregate(state, reduced_of([update], strategy.reduction, LAYOUT, FOUR), server_tools(context))
+    after = strategy.aggregate(state, reduced_of([update], strategy.reduction, LAYOUT, FOUR), context)
     assert set(after.tensors) == {D_BAR}

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.core.codec import encoded_nbytes
-from relief_ray.core.federated import server_tools
 from relief_ray.core.groups import Part
 from relief_ray.core.messages import ServerState
 from relief_ray.models.backbone import InputShape
@@ -165,9 +164,10 @@ def test_plan_explains_the_choice():
     context = context_of(CNN, PAPER, 1, TAUS)
     load = fleet_loads(Relief(), context)[3]
     allocation = plan(Relief(), state_with(D), context, PAPER[3], load, 6.5)
-    assert allocation.num_mandatory == 2 and allocation.budget == 4 and len(allocation.groups) == 4
-    assert {r.reason for r in allocation.refused} == {"budget"} and len(allocation.refused) == 4
-    assert {r.seconds for r in allocation.refused} == {1.0 + 5 * 1.3}
+    assert allocation.budget == 4 and len(allocation.groups) == 4
+    refused = [o for o in allocation.offers if o.verdict != "chosen"]
+    assert len(allocation.offers) == 6 and {o.verdict for o in refused} == {"budget"} and len(refused) == 4
+    assert {o.seconds for o in refused} == {1.0 + 5 * 1.3}
 
 
 class Dear(LinearPlanner):
@@ -197,7 +197,7 @@ def test_time_can_refuse_what_the_count_allows():
     context = context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))
     allocation = plan(config, HEAD_FIRST, context, PAPER[0], fleet_loads(config, context)[0], 30.0)
     assert "head.1" not in allocation.groups
-    assert [r.reason for r in allocation.refused if r.group == "head.1"] == ["time"]
+    assert [o.verdict for o in allocation.offers if o.group == "head.1"] == ["time"]
 
 
 def test_t_star_within_time_is_the_slowest_mandatory_round():
@@ -324,7 +324,7 @@ def aggregated(name, deltas, fleet=FOUR, d_bar=None, phase="train"):
     tensors = {} if phase == BOOTSTRAP else {D_BAR: to_tensor(d_bar or {}, LAYOUT)}
     state = ServerState(models={"global": ZERO}, tensors=tensors, facts={"kept": True})
     reduced = reduced_of(sent, strategy.reduction, LAYOUT, fleet)
-    after = strategy.aggregate(state, reduced, server_tools(context_of(LAYOUT, fleet, 2)))
+    after = strategy.aggregate(state, reduced, context_of(LAYOUT, fleet, 2))
     assert after.facts == {"kept": True}
     values = {j: v.unique().tolist() for j, v in after.models["global"].items()}
     assert all(len(v) == 1 for v in values.values())
