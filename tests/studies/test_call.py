@@ -70,8 +70,10 @@ def test_a_data_set_may_be_an_object_beside_its_settings(tmp_path, write, monkey
     path = write_lab(write, tmp_path, monkeypatch, "")
     monkeypatch.syspath_prepend(Path.cwd())
     module = importlib.import_module(path.partition(":")[0])
+    fleet = {"types": {"B": {"sensors": "wrist"}, "C": {"sensors": "hip"}}}
     for name in (f"{module.__name__}:GOOD", module.GOOD):
-        (cell,) = cells(tmp_path, strategies=["fedavg"], seeds=[0], settings={"data": {"name": name, "stride_s": 0.5}})
+        settings = {"data": {"name": name, "stride_s": 0.5}, "fleet": fleet}
+        (cell,) = cells(tmp_path, strategies=["fedavg"], seeds=[0], settings=settings)
         assert (cell.config.data.name, cell.config.data.stride_s) == (f"{module.__name__}:GOOD", 0.5)
 
 

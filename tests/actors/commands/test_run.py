@@ -40,7 +40,8 @@ def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
     assert f"{cost.round_s:.3f} s" in line and f"{cost.energy_j:.3f}"[:3] in line
     assert record.metrics is not None and record.metrics.f1 is not None
     assert f"F1 {100 * record.metrics.f1:.1f} %" in line
-    assert all(len(text) <= 80 for text in shown[2:4])
+    assert shown[3].startswith("WARNING: data dsa_mini: subjects 1 and 6: ")
+    assert all(len(text) <= 80 for text in (shown[2], line))
 
 
 def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_path: Path) -> None:
