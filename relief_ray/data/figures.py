@@ -36,7 +36,8 @@ class SensorFigures(TypedDict):
         codes: values that recur, far from all others of their channel.
         code_rows: so often.
         zero_rows: rows in which all channels of a sensor with several are 0: for a window, or again and again by leaps.
-        held: share of rows in which no channel changes, of those behind a bout's first that were not filled in.
+        held: share of rows in which no channel of several changes, of those behind a bout's first that were not filled
+            in; 0 of a sensor with one channel, which may be slow.
         rounded: deviation of the rounding to float32, as a share of the standard deviation, in the worst channel.
         cut: share of readings that are the channel's largest or smallest, in the worst channel that is cut off there.
         means: mean by channel.
@@ -92,7 +93,7 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
         usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
         is_level = np.abs(moves) <= _LEVEL * deviations
         window = round(spec.window_s * spec.rate_hz)
-        is_read = ~(begins | lost.any(axis=1))
+        is_read = ~(begins | lost.any(axis=1)) if stop - first > 1 else np.zeros(len(rows), bool)
         counted = [(channel, *np.unique(channel, return_counts=True)) for channel in values.T]
         absent = [_codes(*channel) for channel in counted]
         figures.append(

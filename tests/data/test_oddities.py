@@ -239,9 +239,9 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
         # Recorded at a lower rate.
         ("signal = signal[np.arange(len(signal)) // 2 * 2]", "", "subject 2: wrist repeats its last reading in 50% of"),
         (
-            "signal[:, 2] = signal[np.arange(len(signal)) // 5 * 5, 2]",
+            "signal[:, 3:] = signal[np.arange(len(signal)) // 5 * 5, 3:]",
             "",
-            "subject 2: hip repeats its last reading in 8",
+            "subject 2: ankle repeats its last reading in 8",
         ),
         # What float32 cannot hold.
         ("signal = 1e9 + 30 * signal.astype(np.float64)", "", "subject 2: wrist loses "),

@@ -44,14 +44,14 @@ print(study.run(Mine).record.own_code, study.gain(Mine).num_pairs)"""
 
 
 def execute(place, *cells):
-    """Run cells in a kernel of their own; their texts and errors."""
+    """Run cells in a kernel of their own; their texts and errors, without warnings."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
         content, timeout=300, resources={"metadata": {"path": str(place)}}, kernel_name="python3", allow_errors=True
     )
     client.execute()
-    outputs = [output for cell in content.cells for output in cell.outputs]
+    outputs = [output for cell in content.cells for output in cell.outputs if output.get("name") != "stderr"]
     return [o.get("text") or o.get("evalue", "") or str(o.get("data")) for o in outputs]
 
 

@@ -193,6 +193,7 @@ def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small
     assert printed == [
         *(f"[{i}/4] {name}, seed 1: reused, finished already" for i, name in enumerate(("fedavg", "relief"), 1)),
         "devices: 3 A acc gyro mag, 3 B acc gyro, 2 C acc",
+        "WARNING: data dsa_mini: subjects 1 and 6: acc, gyro and mag are 0",
         *(f"[{i}/4] {name}, seed 2: done" for i, name in enumerate(("fedavg", "relief"), 3)),
     ]
     assert len(more.frame) == 6 and before == {path: path.read_bytes() for path in before}
