@@ -179,9 +179,8 @@ def footprint(
     stages = costs.running(wanted)
     reuse, below = engine != "naive", modalities_below(stages)
     constant = {s.id for s in stages if (reuse or receives) and below[s.id].isdisjoint(present)}
-    off = frozenset(constant if receives else ())
-    if missing == "zero_feature" and not receives:
-        off = only_for(stages, {s.id for s in stages if s.feature and s.id in constant})
+    zeroed = {s.id for s in stages if s.feature and s.id in constant} if missing == "zero_feature" else set()
+    off = frozenset(constant) if receives else only_for(stages, zeroed)
     live = descendants(stages, trained) - off
     changing = recomputed(stages, trained, constant) - off
     again = changing | (cheap_reads(stages, changing) - constant)

@@ -66,6 +66,12 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, dict) else {}
 
 
+def has_folds(config: Mapping[str, Any]) -> bool:
+    """True where the split holds subjects out by the number of a fold: no other split has folds."""
+    data = section(config, "data")
+    return data.get("split") in (None, "held_out_subject") and not data.get("test_subjects")
+
+
 def comparable(record: Record) -> JsonValue:
     """Return a record as JSON without ``WALL_FIELDS``: equal for two computations of the same round."""
     left_out: dict[str, Any] = dict.fromkeys(WALL_FIELDS, True) | {"clients": {"__all__": {"measured_stages"}}}

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
-from relief_ray.records.schema import PARTLY, VERIFIED
+from relief_ray.records.schema import PARTLY, VERIFIED, has_folds
 from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
-from relief_ray.report.runs import Loaded, grouped, has_folds, split_name
+from relief_ray.report.runs import Loaded, grouped, split_name
 from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several

@@ -28,7 +28,7 @@ from relief_ray.records.facts import left_out_of, sentence
 from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds
-from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
+from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals, has_folds
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import Setting, UserError, counted, nearest
 
@@ -242,12 +242,6 @@ def config_value(config: Config, path: str) -> JsonValue:
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
-
-
-def has_folds(config: Config) -> bool:
-    """True where the split holds subjects out by the number of a fold: no other split has folds."""
-    is_held_out = config_value(config, "data.split") in (None, "held_out_subject")
-    return is_held_out and not config_value(config, "data.test_subjects")
 
 
 def replicate_of(config: Config) -> Replicate:

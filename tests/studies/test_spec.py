@@ -4,8 +4,8 @@ from itertools import groupby
 
 import pytest
 
+from relief_ray.records.schema import has_folds
 from relief_ray.report.paper import PAPER_METHODS
-from relief_ray.report.runs import has_folds
 from relief_ray.studies.plan import load_spec
 from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Level, Spec, points
 from tests.plans import cells_of

@@ -31,7 +31,17 @@ from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
+from relief_ray.records.schema import (
+    Record,
+    RoundRecord,
+    RunRecord,
+    RunStatus,
+    Text,
+    has_folds,
+    page_of,
+    read_page,
+    section,
+)
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import move, opened, refuse_links, write_atomic
@@ -542,8 +552,7 @@ def _setting(folder: Path, record: RunRecord) -> str:
 def _name(method: str, record: RunRecord) -> str:
     """``relief, fold 0, replicate 3``: what tells the runs of a study apart at a glance."""
     data, number = section(record.config, "data"), record.config.get("replicate")
-    has_folds = data.get("split") == "held_out_subject" and not data.get("test_subjects")
-    fold = f"fold {data['fold']}" if has_folds else ""
+    fold = f"fold {data['fold']}" if has_folds(record.config) and "fold" in data else ""
     draw = f"seed {record.config.get('seed')}" if number is None else f"replicate {number}"
     return ", ".join(filter(None, [method, fold, draw]))
 

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
+from relief_ray.records.schema import has_folds
 from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
 from relief_ray.report.paper import PAPER_ROWS
 from relief_ray.report.remarks import (
@@ -21,7 +22,7 @@ from relief_ray.report.remarks import (
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, grouped, has_folds, searched_keys
+from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, grouped, searched_keys
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (

@@ -16,7 +16,7 @@ from relief_ray.data.registry import recorded_spec
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import commit, source_digest
-from relief_ray.records.schema import PhysicalRecord, Status
+from relief_ray.records.schema import PhysicalRecord, Status, has_folds
 from relief_ray.report.comparison import Comparison, distinct
 from relief_ray.report.document import ORIGINS
 from relief_ray.report.runs import (
@@ -26,7 +26,6 @@ from relief_ray.report.runs import (
     Loaded,
     choice_kind,
     grouped,
-    has_folds,
     split_name,
 )
 from relief_ray.support.errors import UserError, counted, listed

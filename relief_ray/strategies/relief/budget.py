@@ -152,10 +152,12 @@ def allocate(
         if j in chosen:
             continue
         seconds = load.seconds((*chosen, j))
-        verdict: Verdict = "time" if seconds > limit_s * (1.0 + SLACK) else "chosen"
+        verdict: Verdict = "chosen"
         if len(chosen) >= budget:
             verdict = "budget"
-        elif verdict == "chosen":
+        elif seconds > limit_s * (1.0 + SLACK):
+            verdict = "time"
+        else:
             chosen.append(j)
         offers.append(Offer(group=j, verdict=verdict, seconds=seconds))
     return Allocation(groups=tuple(chosen), budget=budget, offers=tuple(offers))
