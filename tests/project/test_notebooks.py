@@ -46,13 +46,22 @@ def test_the_numbers_of_the_notebooks_are_their_order():
     assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02d}" for i in range(1, len(NOTEBOOKS) + 1)]
 
 
+def test_what_a_notebook_imports_from_here_is_there(notebook, monkeypatch):
+    monkeypatch.syspath_prepend(notebook.parent)
+    lines = (line for cell in code_cells(notebook) for line in cell["source"])
+    found = [line for line in lines if re.match(r"(from|import) (relief_ray|actors|tune_configs|theory)\b", line)]
+    assert found
+    for line in found:
+        exec(line, {})
+
+
 @pytest.mark.slow
 def test_a_notebook_runs(notebook, run_cache, tmp_path, monkeypatch):
     """In a copy of its place beside results and documentation, as a reader executes it."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(ROOT / "results", tmp_path / "results")
-    (tmp_path / "notebooks").mkdir()
+    shutil.copytree(notebook.parent, tmp_path / "notebooks")
     content = nbformat.read(notebook, as_version=4)
     place = {"metadata": {"path": str(tmp_path / "notebooks")}}
     nbclient.NotebookClient(content, timeout=10 * LIMIT_S, resources=place, kernel_name="python3").execute()

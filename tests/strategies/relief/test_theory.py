@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies.relief import theory
+from notebooks import theory
 
 positive = st.floats(0.01, 100)
 STANDARD_ERRORS = 5  # one false alarm in 1.7 million draws; the seeds are fixed besides
