@@ -2,7 +2,9 @@
  *
  * The order of every sum is written here: no compiler, processor or number of rows at a time changes a bit. A sum of
  * products runs over its terms one after the other, each added by a fused multiply-add; a dot product runs in eight
- * lanes, which are added up at its end as `lanes` says. Compilers must not contract (-ffp-contract=off).
+ * lanes, which are added up at its end as `lanes` says. Compilers must not contract (-ffp-contract=off). Numbers below
+ * 2^-126 are zero, whatever the caller's mode is: late in training gradients and their squares get there, and a
+ * processor takes ten times as long for them. The squared norm alone counts them.
  *
  * Shapes: B windows of C channels and T samples; Q = ceil(T / 2) steps after the first convolution, S = ceil(Q / 2)
  * after the second; P pooled steps. Activations are time-major, their channels padded to a multiple of eight by zeros
@@ -19,7 +21,7 @@ typedef float R;
 #define APART static __attribute__((noinline))
 #define PUBLIC __attribute__((visibility("default")))
 
-/* Eight numbers at a time; WHERE(x, y): x where y is not <= 0, else 0; a mode that keeps tiny numbers as they are. */
+/* Eight numbers at a time; WHERE(x, y): x where y is not <= 0, else 0. */
 #if defined(__AVX2__) && defined(__FMA__) && !defined(RELIEF_PLAIN)
 #include <immintrin.h>
 typedef __m256 V;
@@ -38,9 +40,6 @@ INLINE R lanes(V v) {
   __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
-#define GET_MODE(m) m = _mm_getcsr()
-#define SET_MODE(m) _mm_setcsr((unsigned)(m))
-enum { USUAL = 0x1f80 };
 #elif defined(__aarch64__) && !defined(RELIEF_PLAIN)
 #include <arm_neon.h>
 typedef struct { float32x4_t l, h; } V;
@@ -59,9 +58,6 @@ INLINE R lanes(V v) {
   float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
   return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
-#define GET_MODE(m) __asm__ volatile("mrs %0, fpcr" : "=r"(m))
-#define SET_MODE(m) __asm__ volatile("msr fpcr, %0" : : "r"(m))
-enum { USUAL = 0 };
 #else /* plain C, for tests: the same bits, or with RELIEF_DOUBLE the same sums in double precision */
 typedef struct { R x[8]; } V;
 #define EIGHT(head, value) INLINE V head { V out; for (int q = 0; q < 8; q++) out.x[q] = value; return out; }
@@ -72,9 +68,6 @@ EIGHT(MUL(V a, V b), a.x[q] * b.x[q]) EIGHT(DIV(V a, V b), a.x[q] / b.x[q])
 EIGHT(ROOT(V a), OF(sqrt, a.x[q])(a.x[q])) EIGHT(FMA(V a, V b, V c), OF(fma, a.x[q])(a.x[q], b.x[q], c.x[q]))
 INLINE void STORE(R *p, V v) { memcpy(p, &v, sizeof v); }
 INLINE R lanes(V v) { return ((v.x[0] + v.x[4]) + (v.x[2] + v.x[6])) + ((v.x[1] + v.x[5]) + (v.x[3] + v.x[7])); }
-#define GET_MODE(m) m = 0
-#define SET_MODE(m) (void)(m)
-enum { USUAL = 0 };
 #endif
 /* Sixteen, side by side: one register of AVX-512, and with it more rows of a tile; else two of eight. */
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && !defined(RELIEF_PLAIN)
@@ -101,8 +94,19 @@ INLINE W WHERE16(W x, W y) { return (W){WHERE(x.l, y.l), WHERE(x.h, y.h)}; }
   X(5, __VA_ARGS__)
 enum { ROWS = 6 };
 #endif
+
+#if defined(__aarch64__)
+#define GET_MODE(m) __asm__ volatile("mrs %0, fpcr" : "=r"(m))
+#define SET_MODE(m) __asm__ volatile("msr fpcr, %0" : : "r"(m))
+enum { EXACT = 0, FLUSHED = 1 << 24 };
+#else
+#include <xmmintrin.h>
+#define GET_MODE(m) m = _mm_getcsr()
+#define SET_MODE(m) _mm_setcsr((unsigned)(m))
+enum { EXACT = 0x1f80, FLUSHED = 0x9fc0 };
+#endif
 INLINE void restore_mode(uint64_t *m) { SET_MODE(*m); }
-#define USUAL_MODE __attribute__((cleanup(restore_mode))) uint64_t before; GET_MODE(before); SET_MODE((uint64_t)USUAL)
+#define MODE(m) __attribute__((cleanup(restore_mode))) uint64_t before; GET_MODE(before); SET_MODE((uint64_t)m)
 
 INLINE long up8(long n) { return (n + 7) / 8 * 8; }
 INLINE long less(long a, long b) { return a < b ? a : b; }
@@ -178,7 +182,7 @@ INLINE void step(const Rule *r, R *m, R *v, long n, const R *g, R *p) {
 /* So do tensors, each given by its moments, number of values, gradient and values. */
 typedef struct { R *m, *v; int64_t n; const R *g; R *p; } Moved;
 PUBLIC void relief_steps(const Rule *r, long number, const Moved *t) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   for (long i = 0; i < number; i++) step(r, t[i].m, t[i].v, t[i].n, t[i].g, t[i].p);
 }
 
@@ -224,7 +228,7 @@ INLINE void dots_wide(const int rows, long n, const R *h, long ldh, const R *w, 
 #define DOTS6(a)
 #endif
 PUBLIC void relief_linear(long batch, long outs, long n, const R *h, long ldh, const R *w, const R *bias, R *y) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   for (long o = 0, wide; o < outs; o += wide) {
     wide = PAIRED && o + 6 <= outs && n % 8 == 0 ? 6 : o + 3 <= outs ? 3 : 1;
     for (long i = 0, high; i < batch; i += high) {
@@ -249,7 +253,7 @@ INLINE void strip(long rows, long n, long j, const R *x, long ldx, R *out) {
  * rows at a time, or dw gets this gradient, where one of them is given. work: 16 max(O, (B + 12) ceil(N / 16)). */
 PUBLIC void relief_linear_back(long batch, long outs, long n, const R *g, const R *h, long ldh, R *w, R *dh, long ldd,
                                R *dw, const Rule *r, R *m, R *v, R *work) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   for (long j = 0; dh && j < n; j += 16) {
     strip(outs, n, j, w, n, work);
     product(ZERO, batch, 16, outs, g, outs, 1, work, 16, 0, dh + j, ldd);
@@ -273,7 +277,7 @@ PUBLIC void relief_linear_back(long batch, long outs, long n, const R *g, const 
 
 /* out (O) = sums over the rows of g (B, O), row after row. */
 PUBLIC void relief_columns(long batch, long outs, const R *g, R *out) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   zero(out, outs);
   for (long i = 0; i < batch; i++, g += outs) for (long o = 0; o < outs; o++) out[o] += g[o];
 }
@@ -311,7 +315,7 @@ INLINE void pack_back(const Conv *c, const R *w, R *even, R *odd) {
 
 /* y (B, Q + 4, c1) = ReLU(conv(x)); x (B, T + 4, C). work: (5 C + 1) c1 values. */
 PUBLIC void relief_conv1(const Conv *c, const R *x, const R *w, const R *bias, R *y, R *work) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   const long steps = steps_of(c), wide = up8(c->outs), depth = 5 * c->ins, pad = 2 * wide;
   pack(c, c->ins, w, bias, work);
   for (long b = 0; b < c->batch; b++, x += (c->samples + 4) * c->ins, y += (steps + 4) * wide) {
@@ -326,7 +330,7 @@ PUBLIC void relief_conv1(const Conv *c, const R *x, const R *w, const R *bias, R
 INLINE long from(const Conv *c, long p) { return p * steps_of(c) / c->pooled; }
 INLINE long to(const Conv *c, long p) { return ((p + 1) * steps_of(c) + c->pooled - 1) / c->pooled; }
 PUBLIC void relief_conv2(const Conv *c, const R *y1, const R *w, const R *bias, R *y2, long keep, R *f, R *work) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   const long steps = steps_of(c), in8 = up8(c->ins), wide = up8(c->outs), depth = 5 * in8;
   pack(c, in8, w, bias, work);
   for (long b = 0; b < c->batch; b++, y1 += (c->samples + 4) * in8, y2 += keep ? steps * wide : 0) {
@@ -348,7 +352,7 @@ PUBLIC void relief_conv2(const Conv *c, const R *y1, const R *w, const R *bias, 
 /* Backward: dw, db, and dy1 (B, Q, c1) unless it is null, from df (B; rows of ldf). work: (10 c1 + S + 3) c2 values. */
 PUBLIC void relief_conv2_back(const Conv *c, const R *df, long ldf, const R *y2, const R *y1, const R *w, R *dw, R *db,
                               R *dy1, R *work) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   const long steps = steps_of(c), in8 = up8(c->ins), wide = up8(c->outs), size = (5 * in8 + 1) * wide;
   R *g = work + size, *even = g + (steps + 2) * wide, *odd = even + 3 * wide * in8;
   zero(work, size + (steps + 2) * wide);
@@ -376,7 +380,7 @@ PUBLIC void relief_conv2_back(const Conv *c, const R *df, long ldf, const R *y2,
 
 /* Backward: dw and db from dy (B, Q, c1), which is masked in place. work: (5 C + 1) c1 values. */
 PUBLIC void relief_conv1_back(const Conv *c, R *dy, const R *y, const R *x, R *dw, R *db, R *work) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   const long steps = steps_of(c), wide = up8(c->outs), depth = 5 * c->ins;
   zero(work, (depth + 1) * wide);
   for (long b = 0; b < c->batch; b++, x += (c->samples + 4) * c->ins, dy += steps * wide, y += (steps + 4) * wide) {
@@ -394,7 +398,7 @@ PUBLIC void relief_conv1_back(const Conv *c, R *dy, const R *y, const R *x, R *d
  * row for all; backward: g where y > 0. */
 PUBLIC void relief_fuse(long batch, long outs, long blocks, const R *const *block, const int64_t *ld, const R *bias,
                         R *y) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   for (long i = 0; i < batch; i++)
     for (long o = 0; o < outs; o++) {
       R sum = block[0][i * ld[0] + o] + bias[o];
@@ -403,7 +407,7 @@ PUBLIC void relief_fuse(long batch, long outs, long blocks, const R *const *bloc
     }
 }
 PUBLIC void relief_fuse_back(long n, const R *g, const R *y, R *masked) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   for (long i = 0; i < n; i++) masked[i] = y[i] <= 0 ? 0 : g[i];
 }
 
@@ -416,7 +420,7 @@ INLINE void squares8(const R *x, const R *start, R *out, double *sum) {
   for (int q = 0; q < 8; q++) sum[q] += (double)d[q] * (double)d[q];
 }
 PUBLIC double relief_squares(long n, const R *x, const R *start, R *out) {
-  USUAL_MODE;
+  MODE(EXACT);
   double sum[8] = {0};
   R rest[3][8] = {{0}};
   const long whole = n / 8 * 8, num = n - whole;
@@ -455,7 +459,7 @@ INLINE double ln_of(double s) {
 
 /* Mean cross-entropy of logits (B, K) at labels (B,), and its gradient g; NaN where a label is none. */
 PUBLIC double relief_loss(long batch, long classes, const R *logits, const int64_t *labels, R *g) {
-  USUAL_MODE;
+  MODE(FLUSHED);
   double loss = 0;
   for (long i = 0; i < batch; i++, logits += classes) {
     if (labels[i] < 0 || labels[i] >= classes) return __builtin_nan("");
