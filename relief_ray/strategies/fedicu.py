@@ -58,8 +58,10 @@ def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
 
 def keep_top(scores: Tensor, share: float) -> Tensor:
     """Mask (n,) of the ``ceil(share n)`` highest of flat scores (n,); of equal ones the first."""
-    kept = torch.zeros(len(scores), dtype=torch.bool)
-    kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(scores) - ROUNDING)]] = True
+    number = max(1, ceil(share * len(scores) - ROUNDING))
+    least = scores.kthvalue(len(scores) - number + 1).values
+    kept = ~(scores <= least)  # NaN too: what is sent is checked behind this
+    kept[(scores == least).nonzero().flatten()[: number - int(kept.sum())]] = True
     return kept
 
 

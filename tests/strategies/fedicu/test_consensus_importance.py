@@ -20,6 +20,12 @@ def test_kept_values_are_the_most_important_ones(number, share, seed):
     assert kept[ties].tolist() == sorted(kept[ties].tolist(), reverse=True), "of equal ones the first"
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_a_value_that_is_not_finite_is_kept_so_that_the_check_of_updates_sees_it(share):
+    kept = keep_top(torch.tensor([1.0, float("nan"), 0.0, 2.0, float("inf")]), share)
+    assert kept[1] and (share == 0.2 or kept[4])
+
+
 def test_a_change_counts_for_itself_or_beside_what_there_was():
     delta, origin = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([-2.0, 0.5, 3.0])
     assert importance("magnitude", delta, origin).tolist() == [1.0, 2.0, 3.0]
