@@ -37,7 +37,7 @@ def test_a_client_that_receives_what_it_reaches_trains_as_if_it_had_the_whole_mo
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("backbone", ["tests.nets:Attentive", "tests.nets:Tcn"])
+@pytest.mark.parametrize("backbone", [pytest.param("tests.nets:Attentive", marks=pytest.mark.ci), "tests.nets:Tcn"])
 def test_so_it_does_on_a_users_module(tmp_path, optimizer, backbone):
     training = {"epochs": 1, "lr": 0.01, "optimizer": optimizer}
     runs = [
