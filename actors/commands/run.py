@@ -32,7 +32,7 @@ from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_ear
 from actors.launch import OnRay
 from actors.runtime.session import ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
-from actors.terminal.progress import grid_display, run_display
+from actors.terminal.progress import display
 from actors.terminal.signals import StopSignals
 from relief_ray.config.experiment import assign
 from relief_ray.data import open_dataset
@@ -277,10 +277,8 @@ def _run_plan(plan: Plan, options: Options) -> Iterator[Result]:
     """
     states = plan.look()
     todo = [state for state in states if not state.is_finished]
-    if options.jobs != 1 and len(todo) > 1:
-        shown: Callback = grid_display(options.as_json)
-    else:
-        shown = run_display(options.as_json, len(states), sum(map(rounds_to_do, todo)))
+    several = options.jobs != 1 and len(todo) > 1
+    shown = display(options.as_json, len(states), sum(map(rounds_to_do, todo)), several=several)
     warnings = [f"NOTE: {sentence}" for sentence in cannot_decide(plan)] if todo else []
     remove_scratch(plan.out)
     with StopSignals(_how_to_resume(plan)) as stop:
@@ -377,7 +375,7 @@ def _carry_out(plan: Plan, options: Options, stop: StopSignals) -> tuple[Plan, S
             notes.append(
                 "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
             )
-        return plan, _computed(plan, todo, options, stop, grid_display(options.as_json), notes).senders
+        return plan, _computed(plan, todo, options, stop, display(options.as_json, several=True), notes).senders
 
 
 def _finish(plan: Plan, senders: Senders, wanted: Collection[str]) -> Iterator[Result]:

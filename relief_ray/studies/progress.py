@@ -157,15 +157,26 @@ def is_interactive(stderr: bool = False) -> bool:
 
 
 class Shown(Callback):
-    """Prints notes and alerts as plain lines and nothing else."""
+    """Prints notes and alerts as plain lines, above what it draws if anything."""
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        """``stderr``: print there, not on standard output."""
-        self._stderr = stderr
+    def __init__(self, *, stderr: bool = False, drawn: Live | Progress | None = None) -> None:
+        """Start drawing ``drawn``; ``stderr``: print there, not on standard output."""
+        self._stderr, self._drawn, self._printed_s = stderr, drawn, time.monotonic()
+        if drawn is not None:
+            drawn.start()
 
     def note(self, text: str) -> None:
         """Print a message for the user."""
-        print(visible(text), file=sys.stderr if self._stderr else sys.stdout, flush=True)
+        self._printed_s = time.monotonic()
+        if self._drawn is not None:
+            self._drawn.console.print(visible(text), markup=False)
+        else:
+            print(visible(text), file=sys.stderr if self._stderr else sys.stdout, flush=True)
+
+    def close(self) -> None:
+        """Remove what is drawn."""
+        if self._drawn is not None:
+            self._drawn.stop()
 
 
 # Of more runs than these a line is printed so often: enough to see that they go on, and the end stays in sight.
@@ -213,43 +224,40 @@ def _ended(end: End) -> str:
 class Lines(Shown):
     """Plain lines: of a single run one per round; of several one per run, of many one now and then."""
 
-    def __init__(self, num_runs: int, every_s: float = _LINE_EVERY_S, *, stderr: bool = False) -> None:
+    def __init__(
+        self, num_runs: int, every_s: float = _LINE_EVERY_S, *, stderr: bool = False, drawn: Progress | None = None
+    ) -> None:
         """``num_runs``: total that runs are counted up to; ``every_s``: of many, a line after so many seconds."""
-        super().__init__(stderr=stderr)
+        super().__init__(stderr=stderr, drawn=drawn)
         self._num_runs, self._num_begun, self._every_s = num_runs, 0, every_s
-        self._shown_s = time.monotonic()
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Print a headline: of the first run, and of one that goes on."""
         self._num_begun += 1
         going_on = f"; going on after round {done}" if done is not None else ""
         if self._num_begun == 1 or going_on:
-            self._show(f"{self._heading(cell)}: {text}{going_on}")
+            self.note(f"{self._heading(cell)}: {text}{going_on}")
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """Print a line of a single run; of several where a client was left out, or none was printed for long."""
         line = round_line(record, cell.config.rounds, cell.config.costs.planning_time)
         if self._num_runs == 1:
-            self._show(f"  {line}")
+            self.note(f"  {line}")
         elif record.rejected or self._is_due():
-            self._show(f"{self._heading(cell)}: {line.strip()}")
+            self.note(f"{self._heading(cell)}: {line.strip()}")
 
     def end(self, cell: Cell, end: End) -> None:
         """Print a line of one of several runs, now and then of many; of a reused one always."""
         self._num_begun += end.reused
         is_wanted = self._num_runs <= _FEW or self._num_begun == self._num_runs or end.status != "done"
         if end.reused or (self._num_runs > 1 and (is_wanted or self._is_due())):
-            self._show(f"{self._heading(cell)}: {_ended(end)}")
+            self.note(f"{self._heading(cell)}: {_ended(end)}")
 
     def _heading(self, cell: Cell) -> str:
         return f"[{self._num_begun}/{self._num_runs}] {cell.title}"
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._shown_s >= self._every_s
-
-    def _show(self, line: str) -> None:
-        self.note(line)
-        self._shown_s = time.monotonic()
+        return time.monotonic() - self._printed_s >= self._every_s
 
 
 class Remaining(ProgressColumn):
@@ -265,35 +273,28 @@ class Remaining(ProgressColumn):
         return Text(f"~{left_s:.0f} s left" if left_s < 120 else f"~{left_s / 60:.0f} min left", style="cyan")
 
 
-class Bar(Shown):
+class Bar(Lines):
     """A bar for all runs together; every finished run leaves a line above it."""
 
     def __init__(self, num_runs: int, num_rounds: int, *, stderr: bool = False) -> None:
         """Start drawing."""
-        super().__init__(stderr=stderr)
-        self._console = make_console(stderr)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=_WIDTH_OF_BAR),
             TextColumn("{task.fields[state]}"),
             Remaining(),
         )
-        self._bar = Progress(*columns, console=self._console, transient=True, speed_estimate_period=600.0)
+        self._bar = Progress(*columns, console=make_console(stderr), transient=True, speed_estimate_period=600.0)
         self._task = self._bar.add_task("starting", total=num_rounds or None, state="")
-        self._num_runs, self._num_begun = num_runs, 0
         self._scores: list[str] = []
-        self._room = self._console.width
-        self._bar.start()
-
-    def note(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(visible(text), markup=False)
+        self._room = self._bar.console.width
+        super().__init__(num_runs, stderr=stderr, drawn=self._bar)
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Rename the bar."""
         self._num_begun, self._scores = self._num_begun + 1, []
-        heading = f"[{self._num_begun}/{self._num_runs}] {cell.title}"
-        self._room = self._console.width - len(heading) - _WIDTH_OF_BAR - _LEFT
+        heading = self._heading(cell)
+        self._room = self._bar.console.width - len(heading) - _WIDTH_OF_BAR - _LEFT
         self._bar.update(self._task, description=heading.replace("[", r"\["), state="")
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
@@ -309,11 +310,7 @@ class Bar(Shown):
     def end(self, cell: Cell, end: End) -> None:
         """Leave one line above the bar."""
         self._num_begun += end.reused
-        self.note(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {_ended(end)}")
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._bar.stop()
+        self.note(f"{self._heading(cell)}: {_ended(end)}")
 
 
 _MAX_LEADERS, _PULSE_S = 8, 60.0
@@ -367,16 +364,6 @@ def end_line(cell: Cell, end: End) -> str:
 class LinesOfSeveral(Shown):
     """Plain lines for several runs at a time: one when a run ends, and one a minute in between."""
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        """Start the clock of the last line."""
-        super().__init__(stderr=stderr)
-        self._printed_s = time.monotonic()
-
-    def note(self, text: str) -> None:
-        """Print a line."""
-        self._printed_s = time.monotonic()
-        super().note(text)
-
     def end(self, cell: Cell, end: End) -> None:
         """Print a line."""
         self.note(end_line(cell, end))
@@ -394,13 +381,8 @@ class TableOfSeveral(Shown):
 
     def __init__(self, *, stderr: bool = False) -> None:
         """Start drawing."""
-        super().__init__(stderr=stderr)
         self._live = Live(console=make_console(stderr), transient=True, refresh_per_second=4)
-        self._live.start()
-
-    def note(self, text: str) -> None:
-        """Print a line above the table."""
-        self._live.console.print(visible(text), markup=False)
+        super().__init__(stderr=stderr, drawn=self._live)
 
     def end(self, cell: Cell, end: End) -> None:
         """Print a line for a failed cell and redraw."""
@@ -411,10 +393,6 @@ class TableOfSeveral(Shown):
     def refresh(self, view: View) -> None:
         """Redraw the table."""
         self._live.update(picture(view))
-
-    def close(self) -> None:
-        """Remove the table."""
-        self._live.stop()
 
 
 def picture(view: View) -> RenderableType:
@@ -449,22 +427,19 @@ def _columns(*names: str, left: int) -> Table:
     return table
 
 
-def one_at_a_time(num_runs: int, num_rounds: int, *, stderr: bool = False) -> Shown:
-    """Choose by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs."""
-    if is_interactive(stderr):
-        return Bar(num_runs, num_rounds, stderr=stderr)
-    return Lines(num_runs, stderr=stderr)
+def shown(num_runs: int, num_rounds: int, *, several: bool, stderr: bool = False) -> Shown:
+    """Choose by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs.
 
-
-def side_by_side(*, stderr: bool = False) -> Shown:
-    """Choose by where the output goes."""
-    return (TableOfSeveral if is_interactive(stderr) else LinesOfSeveral)(stderr=stderr)
+    ``several``: runs are computed side by side.
+    """
+    if several:
+        return (TableOfSeveral if is_interactive(stderr) else LinesOfSeveral)(stderr=stderr)
+    return Bar(num_runs, num_rounds, stderr=stderr) if is_interactive(stderr) else Lines(num_runs, stderr=stderr)
 
 
 def _line(cell: Cell, end: End) -> str:
-    f1 = headline_f1(end.record)
-    score = "" if f1 is None else f", F1 {100 * f1:.1f} %"
-    return f"{cell.title}: {end.why if end.reused else end.status + score}"
+    facts = [end.why] if end.reused else [end.status, _percent(headline_f1(end.record))]
+    return f"{cell.title}: {', '.join(filter(None, facts))}"
 
 
 def headline_f1(record: RoundRecord | None) -> float | None:
@@ -541,9 +516,7 @@ def display(num_runs: int, num_rounds: int, jobs: int, *, quiet: bool) -> Callba
         return Quiet()
     if _in_notebook():
         return NotebookDisplay(num_rounds)
-    if jobs > 1 and num_runs > 1:
-        return side_by_side(stderr=True)
-    return one_at_a_time(num_runs, num_rounds, stderr=True)
+    return shown(num_runs, num_rounds, several=min(jobs, num_runs) > 1, stderr=True)
 
 
 def _in_notebook() -> bool:

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from actors.terminal.progress import run_display
+from actors.terminal.progress import display
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import look
 from relief_ray.records.facts import Alerts
@@ -101,16 +101,16 @@ def plain(text):
 def show(title, rounds, stream=None):
     """Shows rounds as `run` does, on standard output or another stream; returns what shows them."""
     with redirect_stdout(stream or sys.stdout):
-        display, alerts = run_display(False, 1, 3), Alerts()
+        shown, alerts = display(False, 1, 3, several=False), Alerts()
         config = ExperimentConfig(rounds=3)
         cell = Cell(name="x", label="relief", config=config, hash="", title=title)
-        display.begin(cell, "3 rounds", None)
+        shown.begin(cell, "3 rounds", None)
         for record in rounds:
-            display.round(cell, record)
+            shown.round(cell, record)
             for alert in alerts.of(record):
-                display.warn(alert, f"{title}: ")
-        display.close()
-    return display
+                shown.warn(alert, f"{title}: ")
+        shown.close()
+    return shown
 
 
 @pytest.fixture

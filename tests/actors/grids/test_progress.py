@@ -8,7 +8,7 @@ import pytest
 
 from actors.commands.plan_text import end_of
 from actors.grids.scheduler import keep_death
-from actors.terminal.progress import GridJson
+from actors.terminal.progress import JsonEvents
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
 from relief_ray.records import ledger
 from relief_ray.records.run_folder import read_rounds
@@ -117,7 +117,7 @@ def test_a_full_disk_is_recognised(tmp_path):
 
 def test_lines_json_and_table_say_the_same(tmp_path, capsys):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
-    loop = follow(plan, GridJson())
+    loop = follow(plan, JsonEvents(several=True))
     (entry,) = plan.look()
     loop.begin(entry.cell.name)
     from rich.console import Console

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.terminal.progress import run_display
+from actors.terminal.progress import display
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.progress import End, Lines, View, round_line, seconds
@@ -62,7 +62,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert isinstance(run_display(False, 1, 1), Lines)
+    assert isinstance(display(False, 1, 1, several=False), Lines)
 
 
 @pytest.mark.ci
