@@ -131,6 +131,16 @@ class Fleet:
         return tuple(m for m, size in sizes.items() if size == min(sizes.values()) < max(sizes.values()))
 
 
+def apportion(number: int, shares: Sequence[float]) -> list[int]:
+    """``number`` whole ones by ``shares``, largest remainder first, ties to the first (100 by 3/3/2: 38/37/25)."""
+    total = sum(shares)
+    counts = [int(number * share // total) for share in shares]
+    order = sorted(range(len(shares)), key=lambda i: -(number * shares[i] % total))
+    for i in order[: number - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
 # Local epochs of a round: more would run for days.
 MAX_EPOCHS: Final = 100_000
 # Types of tensors that a checkpoint can hold, in the order of the safetensors format: strictest alignment first.

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.core.messages import apportion
 from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
@@ -97,14 +98,14 @@ def _draw(config: DataConfig, num_clients: int, attempt: int, sizes: Counts) -> 
     for group, size in enumerate(sizes.tolist()):
         excluded = config.self_balancing & (total > sizes.sum() / num_clients)
         shares[group] = draw_shares(streams, config.dirichlet_alpha, range(num_clients), (attempt, group), excluded)
-        total += apportion(size, shares[group])
+        total += apportion(size, shares[group].tolist())
     return shares, total
 
 
 def owners_of(groups: Labels, shares: Shares, seed: int, part: int) -> Labels:
     """The client (n,) of every window of these groups by the clients' shares (K, N) of each group."""
     streams, owners = Streams(seed=seed), np.empty(len(groups), np.int64)
-    for group, row in enumerate(shares):
+    for group, row in enumerate(shares.tolist()):
         windows = np.flatnonzero(groups == group)
         order = streams.numpy("data.partition.order", part, group).permutation(len(windows))
         owners[windows[order]] = np.repeat(np.arange(len(row)), apportion(len(windows), row))
@@ -123,15 +124,6 @@ def draw_shares(streams: Streams, alpha: float, clients: Sequence[int], key: tup
     weights = np.exp(logs - logs.max())
     shares: Shares = weights / weights.sum()
     return shares
-
-
-def apportion(total: int, shares: Shares) -> Counts:
-    """Whole numbers (N,) in proportion to the shares that sum to ``total``: largest remainders, ties to the first."""
-    exact = shares * total
-    counts: Counts = np.floor(exact).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts
 
 
 Starts = Ints

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from relief_ray.core.messages import ClientInfo, Fleet, Power
+from relief_ray.core.messages import ClientInfo, Fleet, Power, apportion
 from relief_ray.core.streams import Streams
 from relief_ray.support.errors import Setting, UserError, counted, listed, several, value_text
 from relief_ray.support.frozen import FrozenConfig, strictly
@@ -328,16 +328,6 @@ def device_types(config: FleetConfig) -> dict[str, DeviceType]:
     return types if config.gap is None else with_gap(types, config.gap)
 
 
-def apportioned(number: int, shares: Sequence[float]) -> list[int]:
-    """``number`` clients by ``shares``, largest remainder first, ties to the first (100 of 3/3/2: 38/37/25)."""
-    total = sum(shares)
-    scaled = [int(number * share // total) for share in shares]
-    order = sorted(range(len(shares)), key=lambda i: -(number * shares[i] % total))
-    for i in order[: number - sum(scaled)]:
-        scaled[i] += 1
-    return scaled
-
-
 def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "") -> dict[str, int]:
     """Clients of each type that has no ``people``, of ``number`` clients: counts first, the rest by shares.
 
@@ -359,7 +349,7 @@ def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "
             f"fleet.types: {found}, expected {number}, the clients that `people` leave; change them, or give a type a "
             "share above 0"
         )
-    parts = apportioned(left, list(shares.values())) if left else [0] * len(shares)
+    parts = apportion(left, list(shares.values())) if left else [0] * len(shares)
     numbers = counts | dict(zip(shares, parts, strict=True))
     return {name: numbers[name] for name in types if name in numbers}
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from relief_ray.core.messages import apportion
 from relief_ray.core.streams import Streams
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients
-from relief_ray.data.partition import apportion, deal, draw_shares, owners_of
+from relief_ray.data.partition import deal, draw_shares, owners_of
 from relief_ray.support.errors import UserError
 
 NOBODY = [False] * 100
@@ -42,7 +43,7 @@ def counts(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int = 
     ],
 )
 def test_apportion_by_hand(total: int, shares: list[float], expected: list[int]) -> None:
-    assert apportion(total, np.array(shares)).tolist() == expected
+    assert apportion(total, shares) == expected
 
 
 def test_shares_are_normalised_gammas() -> None:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.config.experiment import parse
-from relief_ray.devices.fleet import FleetConfig, apportioned, build_fleet, device_types, with_windows
+from relief_ray.core.messages import apportion
+from relief_ray.devices.fleet import FleetConfig, build_fleet, device_types, with_windows
 from relief_ray.support.errors import UserError
 
 MODALITIES = ("acc", "gyro", "mag", "hr")
@@ -31,12 +32,12 @@ def row(config, n=8, people=8):
     ],
 )
 def test_types_by_largest_remainder(n, counts, expected):
-    assert tuple(apportioned(n, counts)) == expected
+    assert tuple(apportion(n, counts)) == expected
 
 
 @given(st.integers(1, 500), st.tuples(*[st.integers(0, 9)] * 3).filter(any))
 def test_counts_add_up_and_stay_within_one_of_their_share(n, counts):
-    per_type = apportioned(n, counts)
+    per_type = apportion(n, counts)
     assert sum(per_type) == n
     assert all(abs(f - n * c / sum(counts)) < 1 for f, c in zip(per_type, counts, strict=True))
 
