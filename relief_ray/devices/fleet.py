@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from relief_ray.core.messages import ClientInfo, Fleet, Power, apportion
 from relief_ray.core.streams import Streams
@@ -82,6 +82,11 @@ class DeviceType(FrozenConfig):
         if isinstance(value, list):
             return tuple(value)
         return (value,) if isinstance(value, int) or (isinstance(value, str) and value != "all") else value
+
+    @field_validator("people")
+    @classmethod
+    def _in_order(cls, people: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(people))
 
     @model_validator(mode="after")
     def _plausible(self) -> DeviceType:
@@ -219,9 +224,9 @@ def table_of(types: Mapping[str, Mapping[str, Any]], preset: str) -> dict[str, D
         figures = dict(types.get(name, {}))
         start = {} if is_own else base[name].model_dump()
         if (like := figures.pop("like", None)) is not None:
-            if like not in table:
+            if like not in [*table]:
                 above = f"one above it: {listed(table)}" if table else "none in the first type"
-                move = f"; write {like} before {name}" if like in types and like != name else ""
+                move = f"; write {like} before {name}" if like in [*types] and like != name else ""
                 raise ValueError(f"fleet.types.{name}.like = {like!r}, expected {above}{move}")
             start = table[like].model_dump(exclude=set(_PLACES))
         if not figures.keys().isdisjoint(_PLACES):
@@ -280,28 +285,19 @@ class FleetConfig(FrozenConfig):
 
     @field_validator("types", mode="before")
     @classmethod
-    def _plain(cls, value: object) -> object:
-        """Lists as tuples, single sensors and people too: equal tables have equal identities."""
-        if not isinstance(value, dict) or not all(isinstance(figures, dict) for figures in value.values()):
+    def _plain(cls, value: object, info: ValidationInfo) -> object:
+        """Figures as the table has them, in its order: equal tables have equal identities."""
+        of_text = TypeAdapter(dict[str, dict[str, Any]])
+        try:
+            types = of_text.validate_python(value, strict=True)
+        except ValidationError:
             return value
-
-        def plain(name: str, key: str, figure: object) -> object:
-            kind = str if key == "sensors" else int
-            if isinstance(figure, list) and key in ("sensors", "people"):
-                is_fit = all(isinstance(x, kind) and not isinstance(x, bool) for x in figure)
-            elif isinstance(figure, int | float):
-                is_fit = not isinstance(figure, bool) and math.isfinite(figure)
-            else:
-                is_fit = isinstance(figure, str | tuple | None)
-            if not is_fit and key in _EXPECTED:
-                raise ValueError(f"fleet.types.{name}.{key} = {value_text(figure)}: {_EXPECTED[key]}")
-            if key in ("sensors", "people"):
-                given = DeviceType._one_or_several(figure)
-                return tuple(sorted(given)) if key == "people" and isinstance(given, tuple) else given
-            is_whole = isinstance(figure, int) and not isinstance(figure, bool) and key != "count"
-            return float(figure) if is_whole and isinstance(figure, int) else figure
-
-        return {name: {key: plain(name, key, x) for key, x in figures.items()} for name, figures in value.items()}
+        table = table_of(types, info.data.get("preset", "paper"))
+        return {
+            name: {key: x if key == "like" else getattr(kind, key) for key, x in types[name].items()}
+            for name, kind in table.items()
+            if name in types
+        }
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:
@@ -313,7 +309,6 @@ class FleetConfig(FrozenConfig):
             with_gap(types, self.gap)
             if self.gap == own_gap(types):
                 object.__setattr__(self, "gap", None)
-        object.__setattr__(self, "types", {name: self.types[name] for name in types if name in self.types})
         return self
 
     @property
