@@ -24,18 +24,18 @@ import numpy as np
 
 from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.machine import Figures, facts
-from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.messages import Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.core.stages import most_windows
 from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.encoder import Size
-from relief_ray.profiling.profile import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.support.process import peak_mib, use_threads
 from relief_ray.training.config import TrainerConfig
+from relief_ray.training.inputs import noise, noise_client
 from relief_ray.training.job import Job
 from relief_ray.training.trainer import Trainer
 
@@ -57,13 +57,10 @@ def step(backbone: Backbone, num_windows: int, micro: int, answer: Connection) -
         backbone,
         TrainerConfig(lr=1e-3, batch_size=num_windows, missing="zero_input", engine="reuse", micro_batch=micro),
     )
-    info = ClientInfo(id=0, name="client", device="A", modalities=SENSORS, num_windows=num_windows)
-    layout, start = backbone.layout, backbone.params()
-    context = ClientContext(info=info, round=1, layout=layout, start=start, state=NO_STATE, streams=Streams(seed=0))
-    every = layout.select()
     inputs = noise(backbone, SENSORS, num_windows)
+    context, task = noise_client(backbone, inputs, None, 1, backbone.params())
     before, began = resident_mib(), perf_counter()
-    trainer.train(context, Assignment(client=0, down=every, train=every, up=every, epochs=1), inputs, ClientProgram())
+    trainer.train(context, task, inputs, ClientProgram())
     seconds = perf_counter() - began
     answer.send((peak_mib() - before, seconds))
 

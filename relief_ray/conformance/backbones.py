@@ -18,12 +18,11 @@ from torch import Tensor
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
 from relief_ray.conformance.runner import after_rounds, outcome, require_comes_back
-from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientProgram
 from relief_ray.core.codec import decode, encode
 from relief_ray.core.groups import GroupId
-from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
+from relief_ray.core.messages import Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
-from relief_ray.core.streams import Streams
 from relief_ray.experiment.experiment import run_cell
 from relief_ray.experiment.setup import input_shape
 from relief_ray.kernels.library import why_missing
@@ -34,7 +33,7 @@ from relief_ray.models.module import PlainBackbone
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.inputs import noise, noise_client
 from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.trainer import Trainer
 
@@ -253,15 +252,9 @@ def _train(
     """Two epochs of SGD on noise by a client with the sensors ``present``."""
     backbone = bench.config.backbone.build(bench.shape, 0, engine)
     config = TrainerConfig(lr=0.05, batch_size=_BATCH_SIZE, missing=missing, engine=engine, rule=UpdateRule(name="sgd"))
-    windows = {m: x for m, x in bench.inputs(backbone, _NUM_WINDOWS).items() if m in present}
-    labels = torch.arange(_NUM_WINDOWS) % bench.shape.num_classes
-    info = ClientInfo(id=0, name="noise", device="noise", modalities=tuple(present), num_windows=_NUM_WINDOWS)
-    context = ClientContext(
-        info=info, round=1, layout=backbone.layout, start=backbone.params(), state=NO_STATE, streams=Streams(seed=0)
-    )
-    chosen = backbone.layout.select(trained)
-    task = Assignment(client=0, down=backbone.layout.select(), train=chosen, up=chosen, epochs=2)
-    return Trainer(backbone, config).train(context, task, ClientInputs(inputs=windows, labels=labels), ClientProgram())
+    data = noise(backbone, present, _NUM_WINDOWS)
+    context, task = noise_client(backbone, data, trained, 2, backbone.params())
+    return Trainer(backbone, config).train(context, task, data, ClientProgram())
 
 
 def _absent(bench: _Bench) -> None:

@@ -21,22 +21,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task_loss
+from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.groups import GroupId, GroupLayout
-from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
-from relief_ray.core.streams import Streams
+from relief_ray.core.messages import StageTimes, Update
 from relief_ray.devices.meter import PowerMeter, mean_w
 from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload, footprint, num_steps, shares
 from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
-from relief_ray.models.backbone import Backbone, noise_inputs
+from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.identity import commit, machine_facts, source_digest
 from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
-from relief_ray.training.inputs import CPU, ClientInputs
+from relief_ray.training.inputs import noise, noise_client
 from relief_ray.training.trainer import Trainer
 
 # Times single stages in place, while the trainer does its usual work.
@@ -372,17 +371,12 @@ class Bench:
         )
 
     def _round(self, scenario: Scenario, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
-        layout, num_windows = self.setup.layout, _STEPS_PER_EPOCH * scenario.rows
-        info = ClientInfo(id=0, name="bench", device="bench", modalities=scenario.present, num_windows=num_windows)
-        context = ClientContext(
-            info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
-        )
-        chosen = layout.select(scenario.groups)
-        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=scenario.epochs)
-        inputs = noise(trainer.backbone, scenario.present, num_windows, trainer.device)
+        backbone, groups = trainer.backbone, scenario.groups
+        data = noise(backbone, scenario.present, _STEPS_PER_EPOCH * scenario.rows)
+        context, task = noise_client(backbone, data, groups, scenario.epochs, self.setup.start)
         trainer.config = replace(trainer.config, batch_size=scenario.rows)
         began = perf_counter()
-        update = trainer.train(context, task, inputs, program)
+        update = trainer.train(context, task, data, program)
         return perf_counter() - began, update
 
 
@@ -392,13 +386,6 @@ def open_bench(setup: Setup) -> Bench:
     plain, probed = (Trainer(setup.job.build(), setup.job.trainer) for _ in range(2))
     on_gpu = probed.device.type == "cuda"
     return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone, on_gpu))
-
-
-def noise(backbone: Backbone, present: Sequence[str], num_windows: int, device: torch.device = CPU) -> ClientInputs:
-    """Seeded noise in the data's shape, on the device that trains: speed does not depend on what was recorded."""
-    inputs = noise_inputs(backbone, backbone.shape, num_windows)
-    labels = torch.arange(num_windows, device=device) % backbone.shape.num_classes
-    return ClientInputs(inputs={m: inputs[m].to(device) for m in present}, labels=labels)
 
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:

@@ -7,14 +7,18 @@ together: all at once, or those of a batch when it is drawn (``LazyRows``).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from relief_ray.core.client import ClientContext
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
-from relief_ray.models.backbone import Backbone, zero_input
+from relief_ray.models.backbone import Backbone, noise_inputs, zero_input
 
 _Prepare = Callable[[str, Tensor], Tensor]
 
@@ -91,6 +95,24 @@ class ClientInputs:
 
     inputs: Mapping[str, Rows]
     labels: Tensor
+
+
+def noise(backbone: Backbone, present: Collection[str], num_windows: int) -> ClientInputs:
+    """Seeded noise in the data's shape, where the backbone is: speed does not depend on what was recorded."""
+    inputs, device = noise_inputs(backbone, backbone.shape, num_windows), backbone.device
+    labels = torch.arange(num_windows, device=device) % backbone.shape.num_classes
+    return ClientInputs(inputs={m: x.to(device) for m, x in inputs.items() if m in present}, labels=labels)
+
+
+def noise_client(
+    backbone: Backbone, data: ClientInputs, trained: Iterable[GroupId] | None, epochs: int, start: Params
+) -> tuple[ClientContext, Assignment]:
+    """A client with these windows, and its task: to train the groups ``trained`` (None: all) from ``start``."""
+    layout, present = backbone.layout, tuple(data.inputs)
+    info = ClientInfo(id=0, name="noise", device="noise", modalities=present, num_windows=len(data.labels))
+    context = ClientContext(info=info, round=1, layout=layout, start=start, state=NO_STATE, streams=Streams(seed=0))
+    chosen = layout.select(trained)
+    return context, Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=epochs)
 
 
 class InputCache:
