@@ -23,7 +23,7 @@ from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel
 
@@ -275,7 +275,7 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
         # Last, so that a user's file can never replace an installed module.
         sys.path.append(here)
     try:
-        with loading(), noting_import():
+        with loading(), noting_import(), _staying():
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
@@ -291,6 +291,23 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
             f"{place}: importing {name!r} fails with {type(error).__name__}: {text_of(error)}{where_raised(error)}; "
             "mend the file"
         ) from error
+
+
+@contextmanager
+def _staying() -> Iterator[None]:
+    """Make ``os._exit`` an error here: a module that calls it would end the command without a word."""
+    ends, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child that the module has forked
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = ends
 
 
 def _likely_module(missing: str, rest: str) -> str:

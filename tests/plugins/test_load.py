@@ -83,6 +83,8 @@ def test_a_built_in_method_by_import_path_is_built_in():
         ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero .*; mend the file"),
         ("{}:Mine", "class Mine(:\n", "fails with SyntaxError"),
         ("{}:Mine", "import sys\nsys.exit(0)\n", r"fails with SystemExit: 0 .*\.py, line 2"),
+        ("{}:Mine", "import os\nos._exit(0)\n", r"fails with SystemExit: os\._exit\(0\) .*\.py, line 2"),
+        ("{}:Mine", "from os import _exit as end\nend(3)\n", r"fails with SystemExit: os\._exit\(3\) .*\.py, line 2"),
         ("{}:Mine", "raise SystemExit\n", r"fails with SystemExit: .*\.py, line 1"),
         ("{}:Mine", "class Mine:\n    pass\n", r"found class Mine, expected a subclass of .*common\.StrategyConfig"),
         ("{}:Mine", "Mine = 3\n", "found a int, expected a subclass of"),
@@ -92,6 +94,13 @@ def test_what_is_wrong_with_a_path_is_said_in_one_line(write, path, text, messag
     with pytest.raises(UserError, match=message) as caught:
         with_strategy(path.format(write(text)))
     assert str(caught.value).startswith("configuration: strategy") and "\n" not in str(caught.value)
+
+
+def test_a_child_of_a_module_may_end_itself(write):
+    child = "import os\nif not (child := os.fork()):\n    os._exit(7)\n"
+    end = write(f"{child}END = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n{METHOD}")
+    with_strategy(f"{end}:Mine")
+    assert sys.modules[end].END == 7
 
 
 def test_a_wrong_field_is_named(write):
