@@ -28,7 +28,7 @@ from relief_ray.core.messages import Update
 from relief_ray.core.stages import MAX_STEP_BYTES, RAW
 from relief_ray.devices.workload import num_steps
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.support.process import casting, seconds_between
+from relief_ray.support.process import casting, flushing, seconds_between
 from relief_ray.training.forward_plan import ForwardPlan, Values, compute_sources, stages_for
 from relief_ray.training.inputs import LazyRows
 from relief_ray.training.local_step import (
@@ -452,7 +452,8 @@ class StackedTrainer:
             self._optimizer = LocalOptimizer(tensors, "torch_fused", rule=self._trainer.config.rule)
         order = sorted(range(len(runs)), key=lambda i: -len(runs[i].data.labels))
         stacked = _begin_stacked_round(self._trainer, self._models, self._optimizer, plan, [runs[i] for i in order])
-        self._epochs(stacked)
+        with flushing():
+            self._epochs(stacked)
         # Updates leave on the CPU: one transfer from a GPU, none otherwise.
         models = self._models.flat.cpu()
         pairs = zip(stacked.runs, models, strict=False)

@@ -27,7 +27,7 @@ from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.fused import KernelLinear, cross_entropy
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
 from relief_ray.support.errors import UserError
-from relief_ray.support.process import casting, seconds_between
+from relief_ray.support.process import casting, flushing, seconds_between
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.forward_plan import (
     BatchBuffers,
@@ -130,7 +130,8 @@ class Trainer:
     def train_run(self, run: ClientRun, in_place: bool = False) -> Update:
         """Train and report; ``in_place``: the delta occupies the trained model's memory until the next call."""
         loaded = self.load(run)
-        self._epochs(loaded)
+        with flushing():
+            self._epochs(loaded)
         return self.finish(loaded, self.flat, in_place)
 
     def load(self, run: ClientRun) -> LoadedRun:

@@ -334,6 +334,30 @@ def test_a_pull_towards_the_start_shortens_the_update():
     assert tied.delta["head.1"].norm() < 0.5 * free.delta["head.1"].norm()
 
 
+@pytest.mark.parametrize("callers", [True, False])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_numbers_below_the_smallest_normal_one_are_zero_while_a_client_trains(engine, callers):
+    """Late in training they would slow it down tenfold; the caller's mode comes back, also after an error."""
+    seen = []
+
+    def is_flushed():
+        return not bool(torch.tensor(1e-38) * 0.1)
+
+    def objective(step):
+        seen.append(is_flushed())
+        if len(seen) == 4:
+            raise RuntimeError("the fourth")
+        return task_loss(step)
+
+    assert torch.set_flush_denormal(callers)
+    try:
+        with pytest.raises(RuntimeError, match="the fourth"):
+            Scenario(engine).train(epochs=2, program=ClientProgram(objective=objective))
+        assert seen == [True] * 4 and is_flushed() == callers
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_personal_parts_stay_come_back_and_are_not_sent():
     scenario = Scenario()
     mine = {"head.1": Part(kinds=frozenset({"bias"}))}
