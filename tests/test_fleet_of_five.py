@@ -51,6 +51,7 @@ def runs(run_cache, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.ci
 def test_tables_explain_and_the_report_say_the_names(runs):
     run = next(iter(runs.glob("relief*/run.json"))).parent
     told = CliRunner().invoke(app, ["explain", str(run), "--round", "2", "--client", "2"])
@@ -68,6 +69,7 @@ def test_tables_explain_and_the_report_say_the_names(runs):
     assert set(rr.load(runs).runs[0].clients.type) == set(FIVE)
 
 
+@pytest.mark.ci
 def test_a_type_that_is_rarely_there_is_drawn_alike_for_every_method(tmp_path):
     """A ring is there with 0.3: of 2 x 50 draws 16 to 44 (three deviations of 4.6); both methods meet the same."""
     rare = {**FIVE, "ring": {**FIVE["ring"], "available": 0.3}}

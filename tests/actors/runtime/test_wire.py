@@ -65,15 +65,15 @@ def travelled(monkeypatch):
 
 
 REDUCTIONS = {"sums": None, "single updates": Collect()}
-# By default the one that has everything; the others take seconds each.
 PAIRS = [
-    pytest.param(wire, reduction, id=f"{name}, {kind}", marks=[] if (name, kind) == (FULL, "sums") else pytest.mark.ci)
+    pytest.param(wire, reduction, id=f"{name}, {kind}")
     for name, wire in WIRES.items()
     for kind, reduction in REDUCTIONS.items()
     if kind == "sums" or name in (FULL, "float32")
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("wire", "reduction"), PAIRS)
 def test_clients_with_a_worker_each_have_the_plain_loops_bits_and_are_charged_what_travelled(
     on_ray, tmp_path, travelled, wire, reduction
