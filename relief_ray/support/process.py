@@ -241,7 +241,7 @@ def flushing() -> Iterator[None]:
 
     Late in training gradients get there, and a processor takes ten times as long for them.
     """
-    was = not bool(torch.tensor(1e-38) * 0.1)
+    was = not bool(torch.tensor(1e-38, dtype=torch.float32) * 0.1)
     torch.set_flush_denormal(True)
     try:
         yield
