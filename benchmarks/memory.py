@@ -35,7 +35,7 @@ from relief_ray.models.moment.encoder import Size
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.support.process import peak_mib, use_threads
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.inputs import noise, noise_client
+from relief_ray.training.inputs import lone_client, noise
 from relief_ray.training.job import Job
 from relief_ray.training.trainer import Trainer
 
@@ -58,7 +58,7 @@ def step(backbone: Backbone, num_windows: int, micro: int, answer: Connection) -
         TrainerConfig(lr=1e-3, batch_size=num_windows, missing="zero_input", engine="reuse", micro_batch=micro),
     )
     inputs = noise(backbone, SENSORS, num_windows)
-    context, task = noise_client(backbone, inputs, None, 1, backbone.params())
+    context, task = lone_client(backbone, inputs, None, 1, backbone.params())
     before, began = resident_mib(), perf_counter()
     trainer.train(context, task, inputs, ClientProgram())
     seconds = perf_counter() - began

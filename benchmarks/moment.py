@@ -15,13 +15,12 @@ from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
 from relief_ray.config.experiment import parse
-from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.core.client import ClientProgram
 from relief_ray.core.stages import Engine
-from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.support.process import peak_mib
 from relief_ray.training.config import TrainerConfig
+from relief_ray.training.inputs import lone_client
 from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
 
@@ -47,13 +46,8 @@ def local_round(setup: Setup, engine: Engine, groups: tuple[str, ...] | None) ->
     backbone = setup.job.build()
     windows = setup.job.clients[0]
     trainer = Trainer(backbone, TrainerConfig(lr=1e-3, batch_size=32, missing="zero_input", engine=engine))
-    info = ClientInfo(id=0, name="client", device="C", modalities=PRESENT, num_windows=len(windows))
-    context = ClientContext(
-        info=info, round=1, layout=setup.layout, start=setup.start, state=NO_STATE, streams=Streams(seed=0)
-    )
-    chosen = setup.layout.select(groups)
-    task = Assignment(client=0, down=setup.layout.select(), train=chosen, up=chosen, epochs=EPOCHS)
     inputs = prepare_inputs(windows, PRESENT, backbone)
+    context, task = lone_client(backbone, inputs, groups, EPOCHS, setup.start)
 
     def run() -> float:
         began = perf_counter()

@@ -8,19 +8,20 @@ from pydantic import JsonValue
 
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
-from relief_ray.studies.progress import End, Shown, headline_f1, shown
+from relief_ray.studies.progress import End, Shown, headline_f1, terminal_display
 from relief_ray.studies.spec import Cell
 
 
 def display(as_json: bool, num_runs: int = 0, num_rounds: int = 0, *, several: bool) -> Shown:
-    """Choose by the option ``--json``, and as ``studies.progress.shown`` does."""
-    return JsonEvents(several) if as_json else shown(num_runs, num_rounds, several=several)
+    """What a command prints of its runs: JSON with ``--json``, else what suits the terminal (``terminal_display``)."""
+    return JsonEvents(several) if as_json else terminal_display(num_runs, num_rounds, several=several)
 
 
 class JsonEvents(Shown):
     """Prints one JSON object per line on stdout, notes on stderr.
 
-    They are the events ``run``, ``round`` and ``end``; of runs side by side ``cell``, where one has ended.
+    Of one run at a time these are the events ``run``, ``round`` and ``end``; of runs side by side ``cell`` alone, when
+    one has ended.
     """
 
     def __init__(self, several: bool) -> None:
@@ -30,15 +31,18 @@ class JsonEvents(Shown):
 
     def write(self, event: str, **facts: object) -> None:
         """Print one event."""
-        if self._several == (event == "cell"):
-            print(json.dumps({"event": event, **facts}), flush=True)
+        print(json.dumps({"event": event, **facts}), flush=True)
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Write ``{"event": "run"}``."""
+        if self._several:
+            return
         self.write("run", run=cell.title, facts=text, done=done, rounds=cell.config.rounds)
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """Write ``{"event": "round"}`` with cumulative totals."""
+        if self._several:
+            return
         clock = cell.config.costs.planning_time
         cost = record.costs[clock]
         self.write(
@@ -65,7 +69,9 @@ class JsonEvents(Shown):
     def end(self, cell: Cell, end: End) -> None:
         """Write ``{"event": "end"}``, or ``{"event": "cell"}`` with how the study stands."""
         why = end.why or None
-        self.write("end", run=cell.title, status=end.status, why=why, **_json_scores(end.record))
+        if not self._several:
+            self.write("end", run=cell.title, status=end.status, why=why, **_json_scores(end.record))
+            return
         facts = {"cell": cell.title, "status": end.status, "wall_s": end.seconds, "f1": headline_f1(end.record)}
         view = {"done": end.view.num_done, "cells": end.view.num_cells, "left_s": end.view.left_s}
         self.write("cell", **facts, why=why, **view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -16,20 +16,18 @@ from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import Times, take_turns, timed
 from benchmarks.engine.product import Product, deviation, straggler_s
 from benchmarks.engine.scenario import OURS, Scenario, federated, setup, window_sets, write
-from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.messages import Assignment, ClientInfo, Update
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.messages import Update
 from relief_ray.core.stages import Engine
-from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import input_shape
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.inputs import ClientInputs, lone_client
 from relief_ray.training.trainer import Trainer
 
 TYPES: Mapping[str, tuple[str, ...]] = {"c": ("acc",), "b": ("acc", "gyro")}
 EPOCHS = 5
-SURE = 300  # times the first head: losses of 1e-2 and below, most probabilities under 1e-20
 PLAIN = ClientProgram()
 Windows = Mapping[str, Tensor]
 
@@ -60,14 +58,8 @@ class Local:
 
     def train(self, groups: tuple[str, ...] | None, program: ClientProgram = PLAIN) -> Update:
         """One local round of ``groups`` (None: everything)."""
-        client, layout = self.client, self.backbone.layout
-        number = len(client.labels)
-        info = ClientInfo(id=0, name="client", device="C", modalities=client.present, num_windows=number)
-        context = ClientContext(
-            info=info, round=1, layout=layout, start=layout.views(client.start), state={}, streams=Streams(seed=0)
-        )
-        chosen = layout.select(groups)
-        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=client.task.epochs)
+        start = self.backbone.layout.views(self.client.start)
+        context, task = lone_client(self.backbone, self.inputs, groups, self.client.task.epochs, start)
         return self.trainer.train(context, task, self.inputs, program)
 
 
@@ -87,19 +79,6 @@ def make_client(scenario: Scenario, present: tuple[str, ...]) -> Client:
 def make_backbone(scenario: Scenario, engine: Engine) -> Backbone:
     """Backbone 1 for the scenario; the same initial values for every engine."""
     return CnnConfig().build(input_shape(federated(scenario).spec), 0, engine=engine)
-
-
-def learned(client: Client, scenario: Scenario) -> Client:
-    """The client late in training: its model is sure of all labels, and its gradients are tiny."""
-    model = EagerCnn(client.task)
-    model.load_flat(client.start)
-    with torch.no_grad():
-        labels = model(*(client.windows[m] for m, _ in client.task.channels)).argmax(1)
-    start = client.start.clone()
-    for name, values in make_backbone(scenario, OURS).layout.views(start).items():
-        if name.startswith("head."):
-            values *= SURE
-    return replace(client, labels=labels, start=start)
 
 
 def eager_round(client: Client) -> Callable[[], Tensor]:
@@ -133,13 +112,10 @@ def _client_figures(scenario: Scenario, present: tuple[str, ...], num_turns: int
     everyone, gemm = (Local(whole, make_backbone(scenario, e), e) for e in (OURS, "gemm"))
     blocks = tuple(f"fusion.A.{m}" for m in present)
     shared = (*blocks, "fusion.B", "head.1")
-    eager, late = eager_round(client), learned(client, scenario)
-    sure = Local(late, make_backbone(scenario, OURS), OURS)
+    eager = eager_round(client)
     actions: dict[str, Callable[[], object]] = {
         "eager_full": eager,
         "own_full": lambda: fast.train(None),
-        "eager_late": eager_round(late),
-        "own_late": lambda: sure.train(None),
         "own_full_all_sensors": lambda: everyone.train(None),
         "gemm_full_all_sensors": lambda: gemm.train(None),
         "blocks_naive": lambda: naive.train(blocks),
@@ -170,7 +146,6 @@ def _ratios(times: Times) -> Figures:
     for fast in ("reuse", "blocks_reuse"):
         figures[f"{fast}_vs_own_full"] = times.ratio("own_full", fast)
     figures["own_full_all_sensors_vs_gemm"] = times.ratio("gemm_full_all_sensors", "own_full_all_sensors")
-    figures["own_late_vs_eager_late"] = times.ratio("eager_late", "own_late")
     return figures | {"reuse_vs_own_full_all_sensors": times.ratio("own_full_all_sensors", "reuse")}
 
 

@@ -21,8 +21,6 @@ VARIANTS = (
     ("gemm_full_all_sensors", "everything, the engine `gemm`, all sensors present"),
     ("own_full_all_sensors", "everything, our engine, all sensors present"),
     ("own_full", "everything, our engine"),
-    ("eager_late", "everything, eager PyTorch, late: most gradients below 1e-38"),
-    ("own_late", "everything, our engine, late: most gradients below 1e-38"),
     ("blocks_naive", "own column blocks, naive freezing"),
     ("blocks_reuse", "own column blocks, reuse"),
     ("shared_naive", "blocks, bias and head, naive freezing"),

@@ -33,7 +33,7 @@ from relief_ray.models.module import PlainBackbone
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.inputs import noise, noise_client
+from relief_ray.training.inputs import lone_client, noise
 from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.trainer import Trainer
 
@@ -253,7 +253,7 @@ def _train(
     backbone = bench.config.backbone.build(bench.shape, 0, engine)
     config = TrainerConfig(lr=0.05, batch_size=_BATCH_SIZE, missing=missing, engine=engine, rule=UpdateRule(name="sgd"))
     data = noise(backbone, present, _NUM_WINDOWS)
-    context, task = noise_client(backbone, data, trained, 2, backbone.params())
+    context, task = lone_client(backbone, data, trained, 2, backbone.params())
     return Trainer(backbone, config).train(context, task, data, ClientProgram())
 
 

@@ -132,7 +132,10 @@ class Fleet:
 
 
 def apportion(number: int, shares: Sequence[float]) -> list[int]:
-    """``number`` whole ones by ``shares``, largest remainder first, ties to the first (100 by 3/3/2: 38/37/25)."""
+    """Split ``number`` into whole numbers in proportion to ``shares``, which need not sum to 1.
+
+    What rounding down leaves goes to the largest remainders, ties to the first: 100 by 3/3/2 is 38/37/25.
+    """
     total = sum(shares)
     counts = [int(number * share // total) for share in shares]
     order = sorted(range(len(shares)), key=lambda i: -(number * shares[i] % total))

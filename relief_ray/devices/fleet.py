@@ -224,7 +224,7 @@ def table_of(types: Mapping[str, Mapping[str, Any]], preset: str) -> dict[str, D
         figures = dict(types.get(name, {}))
         start = {} if is_own else base[name].model_dump()
         if (like := figures.pop("like", None)) is not None:
-            if like not in [*table]:
+            if like not in [*table]:  # a list, since ``like`` may be one, which no mapping can look up
                 above = f"one above it: {listed(table)}" if table else "none in the first type"
                 move = f"; write {like} before {name}" if like in [*types] and like != name else ""
                 raise ValueError(f"fleet.types.{name}.like = {like!r}, expected {above}{move}")
@@ -260,6 +260,9 @@ _EXPECTED = {
 }
 
 
+_ROWS = TypeAdapter(dict[str, dict[str, Any]])
+
+
 class FleetConfig(FrozenConfig):
     """Configuration of a fleet.
 
@@ -287,9 +290,8 @@ class FleetConfig(FrozenConfig):
     @classmethod
     def _plain(cls, value: object, info: ValidationInfo) -> object:
         """Figures as the table has them, in its order: equal tables have equal identities."""
-        of_text = TypeAdapter(dict[str, dict[str, Any]])
         try:
-            types = of_text.validate_python(value, strict=True)
+            types = _ROWS.validate_python(value, strict=True)
         except ValidationError:
             return value
         table = table_of(types, info.data.get("preset", "paper"))

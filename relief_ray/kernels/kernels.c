@@ -3,8 +3,8 @@
  * The order of every sum is written here: no compiler, processor or number of rows at a time changes a bit. A sum of
  * products runs over its terms one after the other, each added by a fused multiply-add; a dot product runs in eight
  * lanes, which are added up at its end as `lanes` says. Compilers must not contract (-ffp-contract=off). Numbers below
- * 2^-126 are zero, whatever the caller's mode is: late in training gradients and their squares get there, and a
- * processor takes ten times as long for them. The squared norm alone counts them.
+ * 2^-126 count as zero, whatever the caller's mode is. Late in training gradients and their squares are that small, and
+ * a processor takes about ten times as long for them. The squared norm alone counts them.
  *
  * Shapes: B windows of C channels and T samples; Q = ceil(T / 2) steps after the first convolution, S = ceil(Q / 2)
  * after the second; P pooled steps. Activations are time-major, their channels padded to a multiple of eight by zeros

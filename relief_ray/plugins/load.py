@@ -295,7 +295,7 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
 
 @contextmanager
 def _staying() -> Iterator[None]:
-    """Make ``os._exit`` an error here: a module that calls it would end the command without a word."""
+    """Turn ``os._exit`` into an error while a module is imported: it would end the command without a message."""
     ends, process = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:

@@ -35,7 +35,7 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.records.identity import commit, machine_facts, source_digest
 from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
-from relief_ray.training.inputs import noise, noise_client
+from relief_ray.training.inputs import lone_client, noise
 from relief_ray.training.trainer import Trainer
 
 # Times single stages in place, while the trainer does its usual work.
@@ -373,7 +373,7 @@ class Bench:
     def _round(self, scenario: Scenario, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
         backbone, groups = trainer.backbone, scenario.groups
         data = noise(backbone, scenario.present, _STEPS_PER_EPOCH * scenario.rows)
-        context, task = noise_client(backbone, data, groups, scenario.epochs, self.setup.start)
+        context, task = lone_client(backbone, data, groups, scenario.epochs, self.setup.start)
         trainer.config = replace(trainer.config, batch_size=scenario.rows)
         began = perf_counter()
         update = trainer.train(context, task, data, program)

@@ -60,7 +60,7 @@ def keep_top(scores: Tensor, share: float) -> Tensor:
     """Mask (n,) of the ``ceil(share n)`` highest of flat scores (n,); of equal ones the first."""
     number = max(1, ceil(share * len(scores) - ROUNDING))
     least = scores.kthvalue(len(scores) - number + 1).values
-    kept = ~(scores <= least)  # NaN too: what is sent is checked behind this
+    kept = ~(scores <= least)  # NaN is kept, so that the check of updates refuses it
     kept[(scores == least).nonzero().flatten()[: number - int(kept.sum())]] = True
     return kept
 

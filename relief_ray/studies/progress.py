@@ -157,7 +157,7 @@ def is_interactive(stderr: bool = False) -> bool:
 
 
 class Shown(Callback):
-    """Prints notes and alerts as plain lines, above what it draws if anything."""
+    """Prints notes and alerts as plain lines; a bar or table that it draws stays below them."""
 
     def __init__(self, *, stderr: bool = False, drawn: Live | Progress | None = None) -> None:
         """Start drawing ``drawn``; ``stderr``: print there, not on standard output."""
@@ -427,7 +427,7 @@ def _columns(*names: str, left: int) -> Table:
     return table
 
 
-def shown(num_runs: int, num_rounds: int, *, several: bool, stderr: bool = False) -> Shown:
+def terminal_display(num_runs: int, num_rounds: int, *, several: bool, stderr: bool = False) -> Shown:
     """Choose by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs.
 
     ``several``: runs are computed side by side.
@@ -516,7 +516,7 @@ def display(num_runs: int, num_rounds: int, jobs: int, *, quiet: bool) -> Callba
         return Quiet()
     if _in_notebook():
         return NotebookDisplay(num_rounds)
-    return shown(num_runs, num_rounds, several=min(jobs, num_runs) > 1, stderr=True)
+    return terminal_display(num_runs, num_rounds, several=min(jobs, num_runs) > 1, stderr=True)
 
 
 def _in_notebook() -> bool:

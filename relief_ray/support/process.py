@@ -237,9 +237,9 @@ def seconds_between(began: Moment, ended: Moment) -> float:
 
 @contextmanager
 def flushing() -> Iterator[None]:
-    """Block in which numbers below 2^-126 are zero, as our kernels have it; the caller's mode comes back after it.
+    """Block in which torch takes numbers below 2^-126 for zero, as our kernels do; then the caller's mode comes back.
 
-    Late in training gradients get there, and a processor takes ten times as long for them.
+    Late in training gradients are that small, and a processor takes about ten times as long for them.
     """
     was = not bool(torch.tensor(1e-38, dtype=torch.float32) * 0.1)
     torch.set_flush_denormal(True)

@@ -98,18 +98,18 @@ class ClientInputs:
 
 
 def noise(backbone: Backbone, present: Collection[str], num_windows: int) -> ClientInputs:
-    """Seeded noise in the data's shape, where the backbone is: speed does not depend on what was recorded."""
+    """Seeded noise in the data's shape, on the backbone's device; its labels go through the classes in turn."""
     inputs, device = noise_inputs(backbone, backbone.shape, num_windows), backbone.device
     labels = torch.arange(num_windows, device=device) % backbone.shape.num_classes
     return ClientInputs(inputs={m: x.to(device) for m, x in inputs.items() if m in present}, labels=labels)
 
 
-def noise_client(
+def lone_client(
     backbone: Backbone, data: ClientInputs, trained: Iterable[GroupId] | None, epochs: int, start: Params
 ) -> tuple[ClientContext, Assignment]:
     """A client with these windows, and its task: to train the groups ``trained`` (None: all) from ``start``."""
     layout, present = backbone.layout, tuple(data.inputs)
-    info = ClientInfo(id=0, name="noise", device="noise", modalities=present, num_windows=len(data.labels))
+    info = ClientInfo(id=0, name="client", device="device", modalities=present, num_windows=len(data.labels))
     context = ClientContext(info=info, round=1, layout=layout, start=start, state=NO_STATE, streams=Streams(seed=0))
     chosen = layout.select(trained)
     return context, Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=epochs)
