@@ -147,7 +147,6 @@ _AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
 _MORE: Sequence[Column] = (
     *_COLUMNS,
     _AT_SECONDS,
-    ("at equal rounds, %", "f1_at_rounds_percent", _POINTS),
     ("rare sensor alone, %", "f1_rare_percent", _POINTS),
     ("upload, MiB", "up_mib", _MIB),
 )

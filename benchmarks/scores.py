@@ -90,7 +90,7 @@ def score_of(folder: Path, run: RunRecord) -> Score:
             **{field: value for field, value in settings.items() if value is not None},
             "method": run.method.name.partition(" ")[0],
             "validation_f1": scored[-1],
-            "round_s": fmean(r.costs[_CLOCK].round_s for r in rounds if r.round >= 1),
+            "round_s": fmean(r.costs[_CLOCK].round_s for r in rounds),
             "config_hash": run.config_hash,
             "program": run.source_digest,
         }

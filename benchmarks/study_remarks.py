@@ -40,7 +40,7 @@ def update_norms(runs: Sequence[Loaded]) -> Means:
         (group, types.get(client.client, "?"), value)
         for loaded in runs
         for types in (loaded.types,)
-        for record in loaded.trained
+        for record in loaded.rounds
         for client in record.clients
         for group, value in client.sq_norm.items()
     )
@@ -55,7 +55,7 @@ def divergences(runs: Sequence[Loaded]) -> Means:
 def _divergences(loaded: Loaded) -> Iterator[tuple[str, str, float]]:
     """A run's mean ``d`` and last ``d_bar`` of every group."""
     smoothed = loaded.rounds[-1].d_bar
-    for group, row in _means_of((j, "d", v) for r in loaded.trained for j, v in r.divergence.items()).items():
+    for group, row in _means_of((j, "d", v) for r in loaded.rounds for j, v in r.divergence.items()).items():
         yield group, "d", row["d"]
         if group in smoothed:
             yield group, "d_bar", smoothed[group]
@@ -103,7 +103,7 @@ def _slots(comparison: Comparison) -> Iterator[str]:
 def _always_the_same(comparison: Comparison) -> str:
     """Remark that a ranking chose the same groups in every round of every run, as a fixed list would have."""
     runs = [run for run in comparison.runs_of(V0) if run.committed is None]
-    rounds = [(run.replicate, r) for run in runs for r in run.trained if r.phase != "bootstrap"]
+    rounds = [(run.replicate, r) for run in runs for r in run.rounds if r.phase != "bootstrap"]
     chosen = {(replicate, c.client, frozenset(c.trained)) for replicate, r in rounds for c in r.clients}
     clients = {(replicate, client) for replicate, client, _ in chosen}
     fixed = len({r.round for _, r in rounds}) > 1 and len(chosen) == len(clients)

@@ -104,7 +104,7 @@ def _clocks_of(run: Loaded) -> _Clocks:
     Raises:
         UserError: it was never evaluated on the test part.
     """
-    if all(r.metrics is None for r in run.trained):
+    if all(r.metrics is None for r in run.rounds):
         raise UserError(f"{run.where}: no round was evaluated on the test part; name another run")
     return {clock: cost_figures(run, clock, run) for clock in run.rounds[-1].costs}
 

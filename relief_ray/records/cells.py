@@ -182,10 +182,9 @@ def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState[Non
     planned = run.config.get("rounds")
     last = f"round {rounds[-1]}" if rounds else "no round"
     if run.status == "done":
-        num_planned = planned + 1 - run.first_round if isinstance(planned, int) else "?"
         return state(
             "failed",
-            f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {num_planned} rounds), expected round "
+            f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {planned or '?'} rounds), expected round "
             f"{planned} of a finished run; restore the file, or remove the folder and resume",
         )
     if is_folder_locked(folder):

@@ -175,7 +175,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
             *(w for r in rounds for w in r.warnings),
             *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),
         ),
-        means=means_of(run, [r for r in rounds if r.round >= 1], run.planning_model),
+        means=means_of(run, rounds, run.planning_model),
         chance=None if last is None else chance_f1(last.confusion),
         data=None if run.method.pooled else data_facts(run),
         stages={c.client: _seconds(c.times) for c in clients},
@@ -188,7 +188,7 @@ def _seconds(times: StageTimes) -> tuple[float, float, float, float, float]:
 
 
 def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means | None:
-    """Means over ``rounds`` (1..R) by a clock; None where there are none or the clock was not recorded."""
+    """Means over a run's rounds by a clock; None where there are none or the clock was not recorded."""
     if not rounds or any(clock not in r.costs for r in rounds):
         return None
     costs = [r.costs[clock] for r in rounds]

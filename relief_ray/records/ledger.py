@@ -5,8 +5,8 @@ every line and to note where each round stands (0.7 ms per megabyte). A round is
 is kept; what a reader keeps of it is the reader's choice (``Rounds.light`` leaves parts of it out).
 
 **Chain.** A line begins with its run's id (``RunRecord.id``), the digest of the line before it and its round's number,
-and ends with the sha256 of all that, which is its own digest. Before the first line, whose number ``run.json`` names
-(``first_round``), stands the run's id as digest. Rounds are numbered without gaps. So a line of another run, a line
+and ends with the sha256 of all that, which is its own digest. Before the first line, round 1, stands the run's id as
+digest. Rounds are numbered without gaps. So a line of another run, a line
 that is there twice, two that are swapped and one that is missing are refused by the number of the line; only lines
 missing at the end leave a whole chain, which is why a checkpoint names its round and model too. What that means
 where a ledger is not simply read from end to end:
@@ -75,7 +75,6 @@ class LineFormat:
 
     Attributes:
         run: the run's id.
-        first_round: number of its first round.
         groups: names of the model's parameter groups.
         sensors: names of the sensors.
         devices: device type by client.
@@ -83,7 +82,6 @@ class LineFormat:
     """
 
     run: str
-    first_round: int
     groups: tuple[str, ...] = ()
     sensors: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -95,7 +93,6 @@ class LineFormat:
         fleet: Any = run.fleet
         return cls(
             run=run.id,
-            first_round=run.first_round,
             groups=run.groups,
             sensors=tuple(fleet.get("modalities", ())),
             devices=tuple(client["device"] for client in fleet.get("clients", ())),
@@ -105,7 +102,7 @@ class LineFormat:
     @property
     def begin(self) -> LedgerEnd:
         """The end of a ledger without a line."""
-        return LedgerEnd(num_bytes=0, digest=self.run, next_round=self.first_round)
+        return LedgerEnd(num_bytes=0, digest=self.run, next_round=1)
 
     def line(self, record: RoundRecord, end: LedgerEnd) -> bytes:
         """Return the line of the round that follows ``end``, with its seal and break.

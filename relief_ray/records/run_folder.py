@@ -53,8 +53,7 @@ def is_done(run: RunRecord, rounds: Sequence[int]) -> bool:
     """Return whether a run finished and its ledger has every planned round, in order and without a gap."""
     planned = run.config.get("rounds")
     last = planned if isinstance(planned, int) else max(rounds, default=1)
-    has_all = len(rounds) == last + 1 - run.first_round
-    return run.status == "done" and has_all and list(rounds) == list(range(run.first_round, last + 1))
+    return run.status == "done" and list(rounds) == list(range(1, last + 1))
 
 
 def read_rounds(folder: Path, run: RunRecord | None = None) -> Rounds:

@@ -398,7 +398,6 @@ class RunRecord(RunFacts):
             give both by number.
         devices: power by device type, from which clients' joules follow.
         groups: names of the model's parameter groups, in the layout's order; the ledger's lines give them by number.
-        first_round: number of its first round; 0 in cells that were committed before record 41.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
         runtime: where clients ran.
@@ -426,7 +425,6 @@ class RunRecord(RunFacts):
     fleet: Facts = Field(default_factory=dict)
     groups: tuple[str, ...] = ()
     devices: dict[str, Power] = Field(default_factory=dict)
-    first_round: int = 1
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)
     runtime: Facts = Field(default_factory=dict)

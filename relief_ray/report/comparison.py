@@ -122,11 +122,6 @@ class MethodResult:
         return self.over_reference("f1_percent")
 
     @property
-    def at_rounds(self) -> Paired | None:
-        """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
-        return self.over_reference("f1_at_rounds_percent")
-
-    @property
     def is_bound(self) -> bool:
         """Whether it is a bound rather than a federated method."""
         return self.method.is_bound
@@ -290,28 +285,9 @@ class Comparison:
         """Methods whose clients are tested on models of their own."""
         return [row.label for row in self.rows if row.personalised]
 
-    @property
-    def bootstrapped(self) -> tuple[str, ...]:
-        """Methods that aggregate once more than their number of rounds: before round 1."""
-        return tuple(dict.fromkeys(r.label for r in self.runs if r.has_bootstrap))
-
-    @property
-    def is_at_rounds(self) -> bool:
-        """Whether differences are taken at equal numbers of aggregations: these differ, and tests came early enough."""
-        known = [row for row in self.rows if row.f1 is not None]
-        return bool(known) and all(row.at_rounds is not None for row in known)
-
-    def gain(self, row: MethodResult) -> Paired | None:
-        """The difference to FedAvg that tables and sentences lead with: at equal aggregations, where these differ."""
-        return row.at_rounds if self.is_at_rounds else row.f1
-
     def difference(self, label: str, other: str, figure: str) -> Paired | None:
         """``label`` minus ``other`` in points; None for a method and itself, and where no pair has the figure."""
         return None if label == other else paired_gain(pairs(self.table, self.rounds, label, other, figure))
-
-    def bootstrap_percent(self, label: str) -> float:
-        """Share of a method's seconds that its bootstrap round took, mean over its runs; 0 without one."""
-        return mean(100 * loaded.bootstrap_share(self.clock) for loaded in self.runs_of(label))
 
     @property
     def subjects(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ _REST = (
 _CELL_COLUMNS: tuple[str, ...] = (*_SCORED, *_REST)
 _ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s", "setting")
 _GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
-GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit", "more_aggregations")
+GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -183,15 +183,12 @@ def gain(cells: Cells, label: str, other: str = REFERENCE, figure: str = "f1") -
 def gain_frame(cells: Cells, other: str = REFERENCE, figure: str = "f1") -> DataFrame:
     """``gain`` of every method over ``other``, a row each; ``p_holm`` corrects ``p`` for the methods but bounds.
 
-    ``more_aggregations``: how many the method had more than ``other`` at its last round, where a bootstrap is one.
-
     Raises:
         UserError: as ``pairs_of``.
     """
     import pandas as pd
 
     bounds = dict(zip(cells.runs["method"], cells.runs["is_bound"], strict=True))
-    done = cells.rounds.groupby("method")["aggregations"].max()
     gains = {label: gain(cells, label, other, figure) for label in by_registry(bounds) if label != other}
     found = {label: result for label, result in gains.items() if result is not None}
     tested = [label for label in found if not bounds[label]]
@@ -207,7 +204,6 @@ def gain_frame(cells: Cells, other: str = REFERENCE, figure: str = "f1") -> Data
             d.smallest_found,
             d.num_pairs,
             d.unit,
-            done[label] - done[other],
         )
         for label, d in found.items()
     )

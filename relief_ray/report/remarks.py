@@ -1,8 +1,4 @@
-"""Sentences beside tables and figures: captions, differences to FedAvg, remarks on oddities, figures of devices.
-
-In cells that were committed before record 41, RELIEF trained everything once before round 1. After as many rounds it
-has aggregated once more than FedAvg there, which is said here.
-"""
+"""Sentences beside tables and figures: captions, differences to FedAvg, remarks on oddities, figures of devices."""
 
 from __future__ import annotations
 
@@ -27,6 +23,8 @@ from relief_ray.support.text import install, percent
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
+# Heading of the differences to FedAvg.
+VERSUS = f"vs {REFERENCE} [95 %]"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
@@ -375,7 +373,7 @@ def headlines(comparison: Comparison) -> list[str]:
     Of three methods and more, which have the best means comes last. Speed is arithmetic on a clock; nothing is tested
     here. Empty without paired runs.
     """
-    parts = [f"{text}." for row in featured(comparison) if (text := _beside(comparison, row))]
+    parts = [f"{text}." for row in featured(comparison) if (text := _beside(row))]
     kind = "With measured speeds" if comparison.clock == "measured" else "Simulated"
     return [f"{kind}: {parts[0]}", *parts[1:], *_leaders(comparison)] if parts else []
 
@@ -406,10 +404,9 @@ def _leaders(comparison: Comparison) -> list[str]:
     return [f"The best means of {len(rows)} methods: {', '.join(parts)}."] if parts else []
 
 
-def _beside(comparison: Comparison, row: MethodResult) -> str:
+def _beside(row: MethodResult) -> str:
     """``relief is 1.42 times as fast as fedavg, with 18 % fewer joules; after the same time its F1 is ..``."""
-    same = "the same number of rounds" if comparison.is_at_rounds else "as many rounds"
-    gains = {"the same time": row.over_reference("f1_at_seconds"), same: comparison.gain(row)}
+    gains = {"the same time": row.over_reference("f1_at_seconds"), "as many rounds": row.f1}
     known = [(when, gain) for when, gain in gains.items() if gain is not None]
     # Methods as fast as FedAvg have had the same time after as many rounds.
     if len(known) == 2 and known[0][1] == known[1][1]:
@@ -450,50 +447,31 @@ def _points(gain: Paired) -> str:
     return words if gain.is_still else f"{words} ({interval})"
 
 
-def equal_rounds(comparison: Comparison) -> str:
-    """Sentence on methods that aggregate once more than others; empty where all aggregate as often."""
-    names = comparison.bootstrapped
-    if not names or len(names) == len({r.label for r in comparison.runs}):
-        return ""
-    verb = "aggregates" if len(names) == 1 else "aggregate"
-    fair = f"`F1 at equal rounds %`, `{versus(comparison)}` and curves" if comparison.is_at_rounds else "Curves"
-    last = "`F1 %` is" if comparison.is_at_rounds else f"`F1 %` and `{versus(comparison)}` are"
-    return (
-        f"{listed(names)} {verb} once more than the others, in a bootstrap round. {fair} compare equal numbers of "
-        f"aggregations; {last} after the last round"
-    )
-
-
 def whose_intervals(comparison: Comparison) -> str:
     """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals."""
-    if all(gain is None or gain.low is None for gain in map(comparison.gain, comparison.rows)):
+    if all(row.f1 is None or row.f1.low is None for row in comparison.rows):
         return ""
     people = counted(len(comparison.subjects), "test subject")
     return f"An interval covers new starts on the same {people}, not new people"
 
 
-def versus(comparison: Comparison) -> str:
-    """Heading of the differences to FedAvg; it says where they are taken at equal numbers of aggregations."""
-    return f"vs {REFERENCE}{' at equal rounds' if comparison.is_at_rounds else ''} [95 %]"
-
-
 def alike_pairs(comparison: Comparison) -> str:
     """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
     folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
-    gains = ((row.label, comparison.gain(row)) for row in comparison.rows)
+    gains = ((row.label, row.f1) for row in comparison.rows)
     known = {label: gain for label, gain in gains if gain is not None and gain.low is not None}
     if min(len(folds), len(repetitions)) < 2 or not known:
         return ""
     if len(repetitions) < MIN_REPLICATES:
         return (
-            f"`{versus(comparison)}` takes paired runs for independent; whether those of a fold or replicate are "
+            f"`{VERSUS}` takes paired runs for independent; whether those of a fold or replicate are "
             f"alike is known from {MIN_REPLICATES} replicates on"
         )
     means = [label for label, gain in known.items() if gain.on_means]
     if not means:
         return ""
     return (
-        f"`{versus(comparison)}` is taken over paired runs; of {listed(means)} over means of replicates, as in a "
+        f"`{VERSUS}` is taken over paired runs; of {listed(means)} over means of replicates, as in a "
         "claim's test, since pairs of one fold or replicate are alike"
     )
 
@@ -504,7 +482,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
         value
         for loaded in runs
         for types in (loaded.types,)
-        for record in loaded.trained
+        for record in loaded.rounds
         for a, b, value in record.pairwise.get(block, ())
         if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
     ]
@@ -527,7 +505,7 @@ def device_shares(runs: Sequence[Loaded], clock: str) -> list[DeviceShare]:
     """Means over devices of a type, rounds 1..R and runs of one method."""
     import pandas as pd
 
-    tables = (client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs))
+    tables = (client_table(loaded, clock).assign(run=i) for i, loaded in enumerate(runs))
     parts = [table for table in tables if len(table)]
     if not parts:
         return []

@@ -40,7 +40,6 @@ COSTS = {
 }
 # Columns of ``run_table`` with a score at equal cost: columns of ``round_table`` with that cost and the score.
 _AT_EQUAL = {f"{name}_percent": (cost, score) for name, (_, cost, score) in COSTS.items()}
-_AT_EQUAL["f1_at_rounds_percent"] = ("aggregations", "f1_percent")
 _CURVE = tuple(dict.fromkeys(column for columns in _AT_EQUAL.values() for column in columns))
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
 _TTA_PERCENT, _TTA_SHARE = 85.0, 0.95
@@ -63,7 +62,7 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     fedavg = table.set_axis(replicates)[(facts["method"] == REFERENCE).to_numpy()]
     theirs = fedavg[~fedavg.index.duplicated()].reindex(replicates).set_axis(table.index)
     is_small = np.array([run.committed is not None and not run.pooled for run in runs])
-    for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
+    for name, better in {"speedup": "round_s", "energy_saved_percent": "energy_j"}.items():
         # Cells that keep no FedAvg round of their own.
         ratio = theirs[better] / table[better]
         against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
@@ -75,7 +74,7 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
         "tta95": _TTA_SHARE * theirs["f1_percent"],
     }.items():
         table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
-    budgets = _budgets(facts, table, rounds)
+    budgets = _budgets(facts, table)
     for name, (cost, score) in _AT_EQUAL.items():
         table[name] = [score_at(curve, cost, b, score) for curve, b in zip(tested, budgets[cost], strict=True)]
     return facts.join(table)
@@ -92,7 +91,7 @@ def _beside(loaded: Loaded, usual: Mapping[Replicate, Loaded], clock: str | None
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
     """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
-    tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)].groupby("run")
+    tested = rounds[rounds["f1_percent"].notna()].groupby("run")
     return {int(run): {name: own[name].to_numpy(dtype=float) for name in ("round", *_CURVE)} for run, own in tested}
 
 
@@ -103,13 +102,11 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(facts: DataFrame, table: DataFrame, rounds: DataFrame) -> dict[str, np.ndarray]:
+def _budgets(facts: DataFrame, table: DataFrame) -> dict[str, np.ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
-    Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
-    where these differ. NaN where nothing is compared.
+    Without both of them it is the cheapest method but bounds. NaN where nothing is compared.
     """
-    most = rounds.groupby("run")["aggregations"].max()
     found = {cost: np.full(len(facts), np.nan) for cost, _ in _AT_EQUAL.values()}
     for places in facts.groupby(KEY).indices.values():
         group = facts.iloc[places]
@@ -117,8 +114,6 @@ def _budgets(facts: DataFrame, table: DataFrame, rounds: DataFrame) -> dict[str,
         used = anchors if len(anchors) >= len(_ANCHORS) else places[~group["is_bound"]]
         for total, cost, _ in COSTS.values() if len(used) > 1 else ():
             found[cost][places] = table[total].iloc[used].min()
-        if (counts := most.iloc[places]).nunique() > 1:
-            found["aggregations"][places] = counts.min()
     return found
 
 
@@ -168,8 +163,8 @@ def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]
 
 def _scores(loaded: Loaded) -> dict[str, float | None]:
     """Scores; the test part has no say in which round is the best one, the first of equals by validation."""
-    tested = [(r.round, r.metrics.headline) for r in loaded.trained if r.metrics is not None]
-    validated = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
+    tested = [(r.round, r.metrics.headline) for r in loaded.rounds if r.metrics is not None]
+    validated = [(r.round, r.validation.headline) for r in loaded.rounds if r.validation is not None]
     best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
     tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
     last = loaded.last_metrics or Metrics(f1=None)
@@ -202,11 +197,10 @@ def cost_figures(loaded: Loaded, clock: str, over: Loaded | None) -> dict[str, f
     ``over``: the run whose FedAvg rounds the speed is over, usually the same; None: there is none.
 
     ``speedup``: FedAvg's round over the mean round, a bootstrap included; ``speedup_round``: over a mean round after
-    the bootstrap; ``speedup_compute``: without links, the longest compute times of both; ``speedup_total``: R FedAvg
-    rounds over everything that was spent; ``link_percent``: share of the slowest client's busy time that is link;
-    ``energy_saved_percent``: of FedAvg's joules.
+    the bootstrap; ``speedup_compute``: without links, the longest compute times of both; ``link_percent``: share of
+    the slowest client's busy time that is link; ``energy_saved_percent``: of FedAvg's joules.
     """
-    costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
+    costs, total = [r.costs[clock] for r in loaded.rounds], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
     means, theirs = loaded.means(clock), None if over is None else over.means(clock)
     fedavg = None if theirs is None else theirs.fedavg
@@ -219,7 +213,6 @@ def cost_figures(loaded: Loaded, clock: str, over: Loaded | None) -> dict[str, f
         "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
         "speedup_round": None if fedavg is None else _ratio(fedavg.round_s, later_s),
         "speedup_compute": None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
-        "speedup_total": None if fedavg is None else _ratio(len(costs) * fedavg.round_s, total.time_s),
         "link_percent": _percent(link),
         "fedavg_link_percent": None if fedavg is None or link is None else _percent(fedavg.link_share),
         "total_s": total.time_s,
@@ -234,13 +227,12 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     means, last = loaded.means(clock), loaded.rounds[-1].totals[clock].bytes_up
     names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
     up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
-    before = loaded.rounds[0].totals[clock].bytes_up if loaded.has_bootstrap else 0
-    most = max((c.bytes_up for r in loaded.trained for c in r.clients), default=None)
+    most = max((c.bytes_up for r in loaded.rounds for c in r.clients), default=None)
     slots, pooled = count_slots(loaded), loaded.pooled
     return {
         "up_mib": _mib(up),
         "up_max_mib": None if pooled else _mib(most),
-        "up_fleet_mib": None if pooled else _mib((last - before) / len(loaded.trained)),
+        "up_fleet_mib": None if pooled else _mib(last / len(loaded.rounds)),
         "down_mib": _mib(down),
         "up_saved_percent": None,
         "trained_percent": _percent(trained),
@@ -298,7 +290,6 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
             "f1_rare_percent": None if metrics is None else _percent(metrics.f1_rare),
             "f1_own_sensors_percent": None if metrics is None else _percent(_through_own(metrics)),
             "loss": r.loss if is_full else None,
-            "aggregations": loaded.aggregations(r),
             "time_s": total.time_s,
             "energy_j": total.energy_j,
             "bytes_up": total.bytes_up,

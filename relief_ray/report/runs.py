@@ -127,20 +127,6 @@ class Loaded:
         return self.value("costs.utilisation") is None
 
     @property
-    def has_bootstrap(self) -> bool:
-        """True where a round 0 was aggregated before round 1."""
-        return bool(self.rounds) and self.rounds[0].round == 0
-
-    def bootstrap_share(self, clock: str) -> float:
-        """Share of all its seconds that the bootstrap round took; 0 without one."""
-        whole = self.rounds[-1].totals[clock].time_s
-        return self.rounds[0].totals[clock].time_s / whole if self.has_bootstrap and whole else 0.0
-
-    def aggregations(self, record: RoundRecord) -> int:
-        """Number of aggregations when the round was over: its number, and one more with a bootstrap."""
-        return record.round + self.has_bootstrap
-
-    @property
     def planned(self) -> int:
         """The number of rounds that the configuration asks for."""
         return int(self.text("rounds", str(len(self.rounds))))
@@ -157,14 +143,9 @@ class Loaded:
         return (*self.run.data_notes, *self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
 
     @property
-    def trained(self) -> tuple[RoundRecord, ...]:
-        """Rounds 1..R: all but a round 0, which cells committed before record 41 have."""
-        return tuple(r for r in self.rounds if r.round >= 1)
-
-    @property
     def last_metrics(self) -> Metrics | None:
-        """Test metrics of the last evaluated round 1..R."""
-        return next((r.metrics for r in reversed(self.rounds) if r.round >= 1 and r.metrics is not None), None)
+        """Test metrics of the last evaluated round."""
+        return next((r.metrics for r in reversed(self.rounds) if r.metrics is not None), None)
 
     @property
     def machine(self) -> str:
@@ -233,7 +214,7 @@ class Loaded:
 
     def means(self, clock: str) -> Means | None:
         """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
-        return means_of(self.run, self.trained, clock) if self.committed is None else self.committed.means
+        return means_of(self.run, self.rounds, clock) if self.committed is None else self.committed.means
 
 
 def config_value(config: Config, path: str) -> JsonValue:
@@ -353,8 +334,7 @@ def read_small(path: Path) -> dict[str, Loaded]:
 def expanded(where: str, cell: CommittedCell) -> Loaded:
     """A committed cell as a run without clients; ``where`` stands for its folder."""
     shared = {name: getattr(cell, name) for name in SHARED}
-    first = cell.rounds[0].round if cell.rounds else 1
-    run = RunRecord(**shared, name=where, status="done", warnings=cell.warnings, first_round=first)
+    run = RunRecord(**shared, name=where, status="done", warnings=cell.warnings)
     before, rounds = Totals(), list[RoundRecord]()
     last = max((row.round for row in cell.rounds if row.f1 is not None), default=None)
     for row in cell.rounds:

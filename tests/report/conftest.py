@@ -117,20 +117,20 @@ def build(
         bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
     groups = trained or dict.fromkeys(GROUPS, ALL)
     rounds, total = [], Totals()
-    for n in range(0 if bootstrap else 1, len(scores) + 1):
-        taught = GROUPS if n == 0 else groups
+    for n, score in enumerate(scores, 1):
+        is_bootstrap = bootstrap and n == 1
+        taught = GROUPS if is_bootstrap else groups
         spent = cost(round_s, energy_j)
         total = Totals(
             time_s=total.time_s + round_s,
             energy_j=total.energy_j + energy_j,
             bytes_up=total.bytes_up + len(taught) * up_bytes,
         )
-        score = scores[n - 1] if n else None
         by_subject = subjects if n == len(scores) and subjects else {"1": score or 0.0, "2": score or 0.0}
         rounds.append(
             RoundRecord(
                 round=n,
-                phase="bootstrap" if n == 0 else "train",
+                phase="bootstrap" if is_bootstrap else "train",
                 wall_s=0.5,
                 ended_unix_s=0.0,
                 participants=(0, 1, 2),
@@ -141,7 +141,7 @@ def build(
                 trained_fraction=0.5,
                 deadline_s=deadline_s,
                 metrics=None if score is None else metrics(score, by_subject, rare, personalised, own and own[n - 1]),
-                validation=metrics(validation[n - 1], {}, None, False) if n and validation else None,
+                validation=metrics(validation[n - 1], {}, None, False) if validation else None,
                 d_bar={"fusion.A.acc": 2.0, "fusion.B": 0.1} if bootstrap else {},
                 divergence={"fusion.A.acc": 1.0 + n, "fusion.B": 0.1},
                 pairwise=pairwise or {},
@@ -151,7 +151,7 @@ def build(
         cell="c", name="t", strategy=strategy, method=facts or method_facts(strategy), created="2026-01-01T00:00:00Z",
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
         data_origin=origin, data_title=title, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE,
-        engine="gemm", planning_model=CLOCK, status="done", groups=ALL, first_round=0 if bootstrap else 1,
+        engine="gemm", planning_model=CLOCK, status="done", groups=ALL,
         coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
         budget={"fedavg_reference": {CLOCK: fedavg_round(*reference)}},
         calibration={"origin": "FITTED"},

@@ -50,14 +50,14 @@ def test_a_committed_cell_gives_the_figures_of_its_run_folder(runs, small):
         )
         assert condensed.row(label).f1 == whole.row(label).f1
     assert stats(condensed, "relief")["f1_at_rounds_percent"] == pytest.approx(53.0)
-    assert [r.metrics.f1_rare for r in load_runs([small])[0].trained] == pytest.approx([0.1, 0.1])
+    assert [r.metrics.f1_rare for r in load_runs([small])[0].rounds] == pytest.approx([0.1, 0.1])
 
 
 def test_rounds_of_clients_with_models_of_their_own_keep_the_fleets_f1(make, tmp_path):
     run = make("fedlease", scores=(0.8, 0.9), own=(0.3, 0.5))
     write_committed(tmp_path / "cells.json", "one cell", cells_of([run]))
     (small,) = load_runs([tmp_path])
-    assert [r.metrics.headline for r in small.trained] == [0.3, 0.5]
+    assert [r.metrics.headline for r in small.rounds] == [0.3, 0.5]
 
 
 def test_without_means_the_speedup_is_that_over_fedavgs_cell_and_links_are_unknown(old):

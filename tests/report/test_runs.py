@@ -16,7 +16,7 @@ def test_folders_nested_folders_and_repeats(make, put, tmp_path):
     loaded = load_runs([tmp_path, one, tmp_path / "a"])
     assert [(r.label, r.replicate) for r in loaded] == [("fedavg", (0, 0, 0)), ("relief", (2, 0, 3))]
     assert [r.round for r in loaded[1].rounds] == [0, 1, 2]
-    assert [r.round for r in loaded[1].trained] == [1, 2]
+    assert [r.round for r in loaded[1].rounds] == [1, 2]
 
 
 def test_a_folder_without_runs_is_named(tmp_path):

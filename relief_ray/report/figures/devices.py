@@ -186,7 +186,7 @@ def cosine(comparison: Comparison) -> Figure | None:
     if not pairs:
         return None
     blocks = list(dict.fromkeys(block for block, _, _ in pairs))
-    compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
+    compared = [sum(bool(r.pairwise) for r in loaded.rounds) for loaded in runs]
     fig = "" if comparison.is_own_data else " (the paper's Fig. 2)"
     how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
 
@@ -221,7 +221,7 @@ def pair_means(runs: Sequence[Loaded]) -> dict[tuple[str, int, int], float]:
     cosines = collected(
         ((block, min(a, b), max(a, b)), value)
         for loaded in runs
-        for record in loaded.trained
+        for record in loaded.rounds
         for block, rows in record.pairwise.items()
         for a, b, value in rows
         if block.startswith(FUSION_BLOCK)
@@ -295,7 +295,7 @@ def by_phase(runs: Sequence[Loaded]) -> dict[tuple[str, int], list[float]]:
     return collected(
         ((block, 1 + min(_NUM_PHASES - 1, (record.round - 1) * _NUM_PHASES // max(1, loaded.planned))), value)
         for loaded in runs
-        for record in loaded.trained
+        for record in loaded.rounds
         for block, value in record.divergence.items()
         if block.startswith(FUSION_BLOCK)
     )

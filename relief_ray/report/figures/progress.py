@@ -38,7 +38,6 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import listed
 from relief_ray.support.files import write_atomic
 from relief_ray.support.table import MINUS
-from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +60,11 @@ def curve_points(comparison: Comparison, score: str = "f1_percent") -> DataFrame
     """Means over a method's runs at every evaluated round; methods in table order, without those on pooled data.
 
     Columns: ``method``, ``round``, ``f1_percent``, ``std`` (sample standard deviation of F1 in points, 0 for one run),
-    ``aggregations`` (rounds, the bootstrap counted), the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``,
-    and ``num_runs``. ``score``: the headline, or ``f1_rare_percent``.
+    the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``, and ``num_runs``. ``score``: the headline, or
+    ``f1_rare_percent``.
     """
-    rounds = _of_fleets(comparison).query("round > 0").dropna(subset=score)
-    frame = rounds.assign(f1_percent=rounds[score])[["method", "round", "f1_percent", "aggregations", *COSTS]]
+    rounds = _of_fleets(comparison).dropna(subset=score)
+    frame = rounds.assign(f1_percent=rounds[score])[["method", "round", "f1_percent", *COSTS]]
     frame["method"] = frame["method"].astype("category").cat.set_categories(comparison.labels)
     groups = frame.groupby(["method", "round"], observed=True)
     points = groups.mean()
@@ -97,7 +96,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
     with sheet(_height_in(len(_gains(comparison, methods, _QUANTITIES[0], "f1_percent")))) as figure:
         _draw_view(figure, comparison, points, "f1_percent", _QUANTITIES[0])
         save(figure, path)
-    columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
+    columns = ["method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs", "bytes_up"]
     text = _whole_bytes(points).to_csv(columns=columns, index=False, lineterminator="\n")
     write_atomic(path.with_suffix(".csv"), text.encode())
     return path
@@ -118,9 +117,6 @@ def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
         return None
     methods = drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
-    # A bootstrap makes one aggregation more.
-    ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
-    counting = f", the bootstrap of {listed(ahead)} counted as one round" if ahead else ""
     gains = _gains(comparison, methods, _QUANTITIES[0], score)
     below_it = f"; below: differences to `{REFERENCE}` with their 95 % intervals" if gains else ""
     more = left_out(points.method, methods) + below(shown, floor(shown))
@@ -132,7 +128,7 @@ def _curves(comparison: Comparison, score: str, lead: str) -> Figure | None:
         for quantity in _QUANTITIES
     }
     return Figure(
-        caption=f"{lead}{means}{counting}{below_it}; {comparison.title}.{more}{own}",
+        caption=f"{lead}{means}{below_it}; {comparison.title}.{more}{own}",
         draw=views[_QUANTITIES[0].word],
         views=views,
         height_in=_height_in(len(gains)),
@@ -152,7 +148,7 @@ class _Quantity(NamedTuple):
 
 # Differences after the last round, and of the columns at equal cost, so that they agree with the tables.
 _QUANTITIES = (
-    _Quantity("rounds", "aggregations", "rounds", {"f1_percent": "", "f1_rare_percent": "f1_rare_percent"}),
+    _Quantity("rounds", "round", "rounds", {"f1_percent": "f1_percent", "f1_rare_percent": "f1_rare_percent"}),
     _Quantity("seconds", "time_s", "seconds", {"f1_percent": "f1_at_seconds_percent"}),
     _Quantity("joules", "energy_j", "joules", {"f1_percent": "f1_at_joules_percent"}),
     _Quantity("MiB", "bytes_up", "MiB sent by the fleet", {}),
@@ -165,7 +161,7 @@ def _gains(comparison: Comparison, methods: Sequence[str], quantity: _Quantity, 
         return {}
     figure = quantity.gains[score]
     rows = [row for row in comparison.rows if row.label in methods]
-    found = {row.label: row.over_reference(figure) if figure else comparison.gain(row) for row in rows}
+    found = {row.label: row.over_reference(figure) for row in rows}
     return {label: gain for label, gain in found.items() if gain is not None}
 
 
@@ -219,9 +215,7 @@ def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, sco
 def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], quantity: _Quantity) -> None:
     """A row per method: its difference to FedAvg with the interval, in points, and in words at the left."""
     styles = all_styles(comparison)
-    when = {"aggregations": "after as many rounds", "time_s": "after the same time"}.get(
-        quantity.column, "at equal joules"
-    )
+    when = {"round": "after as many rounds", "time_s": "after the same time"}.get(quantity.column, "at equal joules")
     for place, (label, gain) in enumerate(gains.items()):
         colour, gid = styles[label].color, part_of(comparison, label, "row")
         if gain.low is not None and gain.high is not None:
@@ -256,7 +250,7 @@ def _guessing(ax: Axes, comparison: Comparison) -> None:
 
 def _scaled(quantity: _Quantity, comparison: Comparison, frame: DataFrame) -> tuple[float, str]:
     """Factor to the unit of the x axis, and its label, which says whether seconds and joules are simulated."""
-    if quantity.column == "aggregations":
+    if quantity.column == "round":
         return 1.0, quantity.label
     if quantity.column == "bytes_up":
         return 1 / MIB, quantity.label
@@ -268,7 +262,7 @@ def _scaled(quantity: _Quantity, comparison: Comparison, frame: DataFrame) -> tu
 def _integer_axis(ax: Axes, quantity: _Quantity) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=quantity.column == "aggregations"))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=quantity.column == "round"))
 
 
 # From so many joules on, axes are in kilojoules.
@@ -340,8 +334,6 @@ def pareto(comparison: Comparison) -> Figure | None:
     if len(last := ends(comparison)) < 2:
         return None
     numbers = _whole_bytes(last.drop(columns="is_bound"))
-    shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
-    included = f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
     spread = "; bars: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
 
@@ -350,8 +342,8 @@ def pareto(comparison: Comparison) -> Figure | None:
         for quantity in _QUANTITIES[1:]
     }
     return Figure(
-        caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
-        f"{included}; {comparison.title}. {_front_words(last)}{spread}{grey}."
+        caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole "
+        f"run; {comparison.title}. {_front_words(last)}{spread}{grey}."
         f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=next(iter(views.values())),
         views=views,

@@ -69,7 +69,7 @@ def _flat_method(method: MethodResult) -> dict[str, Number]:
     }
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
-    for name in ("f1", "f1_at_rounds", "f1_canonical", "f1_rare"):
+    for name in ("f1", "f1_canonical", "f1_rare"):
         if (paired := method.over_reference(f"{name}_percent")) is not None:
             parts = {
                 "points": paired.mean,

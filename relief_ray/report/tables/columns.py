@@ -81,12 +81,6 @@ WORST_TENTH_F1 = Column(
     "f1_worst_tenth_percent",
     meaning="mean F1 of the tenth of the clients that is served worst, through their own sensors",
 )
-AT_ROUNDS_F1 = Column(
-    "F1 at equal rounds",
-    "f1_at_rounds_percent",
-    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one, interpolated "
-    "between tests",
-)
 AT_SECONDS_F1 = Column(
     "F1 at equal s",
     "f1_at_seconds_percent",
@@ -136,12 +130,6 @@ LINK = Column(
 )
 # What a speedup depends on; stands beside each.
 SPEED_CONTEXT = (_SPEEDUP_COMPUTE, LINK, AT_PAPER)
-SPEEDUP_TOTAL = Column(
-    "speedup with bootstrap",
-    "speedup_total",
-    decimals=2,
-    meaning="speedup of the whole run, a bootstrap round before round 1 included",
-)
 WALL_S = Column("wall", "wall_s", "s", decimals=2, meaning="seconds that a round took on this machine")
 ROUNDS_TO_85 = Column(
     "rounds to 85 %",

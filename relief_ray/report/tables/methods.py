@@ -14,12 +14,11 @@ from relief_ray.records.schema import has_folds
 from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
 from relief_ray.report.paper import PAPER_ROWS
 from relief_ray.report.remarks import (
+    VERSUS,
     alike_pairs,
-    equal_rounds,
     premises,
     protocol,
     stand_in_note,
-    versus,
     whose_intervals,
 )
 from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, grouped, searched_keys
@@ -97,11 +96,6 @@ def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
     return tuple(map(col.own_metric, comparison.metrics))
 
 
-def _change_of_f1(comparison: Comparison) -> Column:
-    """The differences to FedAvg."""
-    return Column(versus(comparison), gain=Comparison.gain)
-
-
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
     spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
@@ -121,7 +115,7 @@ def _details(comparison: Comparison) -> Iterator[str]:
 
 def taken_over(comparison: Comparison) -> list[str]:
     """Sentences on what the differences to FedAvg are taken over, and on the methods' names."""
-    sentences = (equal_rounds, alike_pairs, whose_intervals, names_line)
+    sentences = (alike_pairs, whose_intervals, names_line)
     return [text for make in sentences if (text := make(comparison))]
 
 
@@ -130,22 +124,20 @@ def clocks_table(comparison: Comparison) -> Table | None:
     clocks = comparison.clocks
     if len(clocks) < 2:
         return None
-    # Only cells that were committed before record 41 have a round besides.
-    with_round_0 = [(comparison, col.SPEEDUP_TOTAL)] if comparison.bootstrapped else []
-    by_clock = [(comparison.by(clock), SPEEDUP) for clock in clocks] + with_round_0
+    by_clock = [comparison.by(clock) for clock in clocks]
     rows = []
     for method in comparison.rows:
         if SPEEDUP.figure in method.stats:
-            known = ((c, next(m for m in c.rows if m.label == method.label), column) for c, column in by_clock)
-            cells = tuple(method_cell(c, m, column) for c, m, column in known)
+            known = ((c, next(m for m in c.rows if m.label == method.label)) for c in by_clock)
+            cells = tuple(method_cell(c, m, SPEEDUP) for c, m in known)
             rows.append(Row(name_of(method), cells, faint=method.is_bound))
     note = (
         f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
-        f"the main table.{' The last column counts the bootstrap round.' if with_round_0 else ''}"
+        "the main table."
     )
     return Table(
         caption=f"Speedup by clock: {comparison.title}.",
-        head=("method", *(f"`{c}`" for c in clocks), *(f"`{c.clock}`, with bootstrap" for c, _ in with_round_0)),
+        head=("method", *(f"`{c}`" for c in clocks)),
         rows=tuple(rows),
         notes=(note,),
     )
@@ -244,7 +236,7 @@ def _others(item: GridItem) -> str:
 
 
 def _scores(items: Sequence[GridItem]) -> list[float]:
-    last = [s.loaded.trained[-1].validation for s in items if s.loaded is not None and s.loaded.complete]
+    last = [s.loaded.rounds[-1].validation for s in items if s.loaded is not None and s.loaded.complete]
     return [m.headline for m in last if m is not None and m.headline is not None]
 
 
@@ -257,10 +249,10 @@ def _best(items: Sequence[GridItem]) -> str:
 
 def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
     """The tries of a learning rate; ``has_rounds``: some of the search were stopped early, so each says its rounds."""
-    stopped = [s.loaded for s in items if s.status == "stopped" and s.loaded is not None and s.loaded.trained]
+    stopped = [s.loaded for s in items if s.status == "stopped" and s.loaded is not None and s.loaded.rounds]
     scores = [100 * f1 for f1 in _scores(items)]
     if not scores and stopped:
-        trained = stopped[-1].trained
+        trained = stopped[-1].rounds
         f1 = next((record.validation.headline for record in reversed(trained) if record.validation is not None), None)
         last = None if f1 is None else 100 * f1
         return Cell(
@@ -284,15 +276,14 @@ SCORES = (
     col.OWN_SUBJECTS_F1,
     col.WORST_CLIENT_F1,
     col.WORST_TENTH_F1,
-    col.AT_ROUNDS_F1,
     col.AT_SECONDS_F1,
     col.AT_SECONDS_OWN_F1,
     col.AT_JOULES_F1,
 )
+_CHANGE_OF_F1 = Column(VERSUS, gain=lambda _, method: method.f1)
 COSTS = (col.ROUND_S, SPEEDUP, col.SPEEDUP_ROUND, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _WIDE = (
     col.LAST10_F1,
-    col.SPEEDUP_TOTAL,
     col.JOULES_TOTAL,
     col.JOULES_SAVED,
     col.UP_SAVED,
@@ -308,7 +299,7 @@ _WIDE = (
 
 def _lead(comparison: Comparison) -> tuple[Column, ...]:
     """The columns that lead everywhere: F1, gain, F1 at equal time and own sensors, speed, joules; a user's metrics."""
-    lead = (col.F1, _change_of_f1(comparison), col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES)
+    lead = (col.F1, _CHANGE_OF_F1, col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES)
     return (*lead, *_own_metrics(comparison))
 
 
@@ -328,7 +319,7 @@ def scores_table(comparison: Comparison) -> Table:
 
 
 def _f1_columns(comparison: Comparison) -> tuple[Column, ...]:
-    return (col.F1, *SCORES, _change_of_f1(comparison), *_own_metrics(comparison), *_alone(comparison))
+    return (col.F1, *SCORES, _CHANGE_OF_F1, *_own_metrics(comparison), *_alone(comparison))
 
 
 def _alone(comparison: Comparison) -> tuple[Column, ...]:

@@ -276,7 +276,7 @@ def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
         ((loaded.label, types.get(client, "?")), (number, measured, costs.get(client)))
         for number, loaded in enumerate(comparison.runs)
         for types in (loaded.types,)
-        for record in loaded.trained
+        for record in loaded.rounds
         for costs in ({cost.client: cost for cost in record.costs[comparison.clock].clients},)
         for client, measured in record.physical.items()
     )

@@ -48,7 +48,6 @@ _SIMULATED = (
     "speedup",
     "speedup_round",
     "speedup_compute",
-    "speedup_total",
     "speedup_paper",
     "link_percent",
     "energy_j",
