@@ -36,6 +36,7 @@ TUNED = Path("results/dsa_tuned")
 SHORT_RUNS = Path("results/dsa_short")
 COUPLING = Path("results/dsa_coupling")
 SENSITIVITY = Path("results/dsa_sensitivity")
+MOMENT = Path("results/moment")
 # Setting of Table I's methods, and the folder of its committed runs.
 TABLE_ONE: Mapping[str, Path] = {
     "held out": Path("results/dsa_methods"),
@@ -76,6 +77,7 @@ PAGES = (
     Path("docs/results.md"),
     Path("docs/results_methods.md"),
     Path("docs/results_settings.md"),
+    Path("docs/moment.md"),
     *(Path(f"docs/strategies/{page}.md") for page in CARDS),
 )
 
@@ -143,6 +145,11 @@ _GAPS_AND_CLIENTS = (
     *(f"gap 55, {clients} clients" for clients in (20, 50, 100)),
 )
 _OWN_SUBJECTS: Column = ("own people, %", "f1_own_subjects_percent", _POINTS)
+_SHARES: Sequence[Column] = (
+    ("trained, %", "trained_percent", _POINTS),
+    ("upload saved, %", "up_saved_percent", _POINTS),
+    ("rare sensor alone, %", "f1_rare_percent", _POINTS),
+)
 _AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
 _MORE: Sequence[Column] = (
     *_COLUMNS,
@@ -165,12 +172,11 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[Column]) 
     return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
 
 
-def all_methods(results: Path, more: Sequence[Column] = ()) -> str:
+def all_methods(study: Comparison, more: Sequence[Column] = ()) -> str:
     """Return a table with a row per method: F1 of the server's model and through clients' own sensors, and costs.
 
     ``more``: further columns, as ``methods`` has them.
     """
-    study = comparison(results)
     rows = [[*_method_row(study, row), *_values(row, more)] for row in study.rows]
     return table(["", *_METHOD_HEAD, *(heading for heading, _, _ in more)], rows)
 
@@ -243,6 +249,10 @@ def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]
     found = comparisons(results, words)
     rows = [[name, *_method_row(found[name], row)] for name in order for row in found[name].rows]
     return table(["", "", *_METHOD_HEAD], rows)
+
+
+def _size(loaded: Loaded) -> str:
+    return loaded.text("backbone.size")
 
 
 def _coupling(loaded: Loaded) -> str:
@@ -331,8 +341,9 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "frontier": lambda: page_table(read(SCORES)),
     "candidate": partial(methods, CANDIDATE, _PAIR, (*_COLUMNS, _AT_SECONDS)),
     "candidate_claim": partial(claims, CANDIDATE),
-    "methods_held_out": partial(all_methods, TABLE_ONE["held out"]),
-    "methods_within": partial(all_methods, TABLE_ONE["within"], (_OWN_SUBJECTS,)),
+    "methods_held_out": lambda: all_methods(comparison(TABLE_ONE["held out"])),
+    "methods_within": lambda: all_methods(comparison(TABLE_ONE["within"]), [_OWN_SUBJECTS]),
+    "methods_moment": lambda: all_methods(comparisons(MOMENT, _size)["tiny"], _SHARES),
     "search_optimizer": lambda: search.page_table(read(search.SCORES)),
     "tuned": partial(tuned, TUNED, [SHORT_RUNS, TABLE_ONE["within"]]),
     "coupling": partial(settings, COUPLING, _coupling, tuple(_COUPLINGS.values())),

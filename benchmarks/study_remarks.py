@@ -35,7 +35,7 @@ def _means_of(values: Iterable[tuple[str, str, float]]) -> Means:
 
 
 def update_norms(runs: Sequence[Loaded]) -> Means:
-    """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds 1..R: group -> type -> norm."""
+    """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds: group -> type -> norm."""
     squares = _means_of(
         (group, types.get(client.client, "?"), value)
         for loaded in runs
@@ -48,7 +48,7 @@ def update_norms(runs: Sequence[Loaded]) -> Means:
 
 
 def divergences(runs: Sequence[Loaded]) -> Means:
-    """Eq. (5) averaged over rounds 1..R, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
+    """Eq. (5) averaged over rounds, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
     return _means_of(triple for loaded in runs for triple in _divergences(loaded))
 
 

@@ -70,7 +70,7 @@ class RoundRow(Record):
 
 
 class Means(Record):
-    """Means over rounds 1..R of a committed cell, by its planning clock; tables of a report need them.
+    """Means over the rounds of a committed cell, by its planning clock; tables of a report need them.
 
     Attributes:
         num_clients: clients of the fleet.

@@ -34,7 +34,7 @@ from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.records.identity import flat
 from relief_ray.report.comparison import Comparison, pairs, scored
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.remarks import headline, headlines
+from relief_ray.report.remarks import headline, headlines, what_they_do
 from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import (
     Config,
@@ -280,14 +280,14 @@ def _untested(*, is_named: bool) -> str:
 
 def in_words(comparison: Comparison, judgement: Judgement | None, *, is_named: bool) -> tuple[str, ...]:
     """What the runs say, a line per method, and how many claims they support: for a page that has the claims' table."""
-    mark = () if comparison.is_real else (_SYNTHETIC,)
+    mark, methods = () if comparison.is_real else (_SYNTHETIC,), what_they_do(comparison)
     if judgement is None:
-        return (*mark, *headlines(comparison), _untested(is_named=is_named))
+        return (*mark, *headlines(comparison), _untested(is_named=is_named), *methods)
     number = Counter(judged.verdict for judged in judgement.claims)
     counts = listed(f"{number[verdict]} {verdict}" for verdict in _ORDER if number[verdict])
     were = "was" if len(judgement.claims) == 1 else "were"
     named = f"{counted(len(judgement.claims), 'claim')} {were} named before the first run: {counts}."
-    return (*mark, *headlines(comparison), named)
+    return (*mark, *headlines(comparison), named, *methods)
 
 
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)

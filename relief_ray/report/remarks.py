@@ -17,7 +17,7 @@ from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import Loaded, grouped, split_name
 from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
-from relief_ray.strategies import PROPOSED, REFERENCE
+from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
 
@@ -389,6 +389,13 @@ _LEADS: Sequence[tuple[str, str, str]] = (
 _FEWEST_TO_LEAD = 3
 
 
+def what_they_do(comparison: Comparison) -> list[str]:
+    """What FedAvg and the featured presets do, for readers who know neither; a user's own method tells nothing."""
+    labels = [REFERENCE, *(row.label for row in featured(comparison))]
+    known = [(label, DESCRIBED[label].about) for label in labels if label in DESCRIBED]
+    return [f"{'; '.join(f'{label}: {about}' for label, about in known)}."] if len(known) > 1 else []
+
+
 def _leaders(comparison: Comparison) -> list[str]:
     """Sentence on which of three methods and more have the best means: ``.., joules a round v3 (74)``."""
     rows = [row for row in comparison.rows if not row.is_bound]
@@ -502,7 +509,7 @@ class DeviceShare(NamedTuple):
 
 
 def device_shares(runs: Sequence[Loaded], clock: str) -> list[DeviceShare]:
-    """Means over devices of a type, rounds 1..R and runs of one method."""
+    """Means over devices of a type, rounds and runs of one method."""
     import pandas as pd
 
     tables = (client_table(loaded, clock).assign(run=i) for i, loaded in enumerate(runs))

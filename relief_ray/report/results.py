@@ -1,8 +1,8 @@
 """Results of runs as tables: ``run_table`` a row per run, ``round_table`` a row per run and round, ``client_table``.
 
-Made of run folders and of committed cells alike. Means are over rounds 1..R; cumulative seconds and joules include the
-bootstrap. Names of figures end with their unit; F1 is in percent, bytes are encoded payloads. Pandas is loaded where
-one of these tables is made: a client's node and ``--help`` never do that.
+Made of run folders and of committed cells alike. Means and sums are over all rounds, a bootstrap included. Names of
+figures end with their unit; F1 is in percent, bytes are encoded payloads. Pandas is loaded where one of these tables is
+made: a client's node and ``--help`` never do that.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _beside(loaded: Loaded, usual: Mapping[Replicate, Loaded], clock: str | None
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
-    """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
+    """The evaluations of each run, by its number: columns of ``round_table`` as arrays."""
     tested = rounds[rounds["f1_percent"].notna()].groupby("run")
     return {int(run): {name: own[name].to_numpy(dtype=float) for name in ("round", *_CURVE)} for run, own in tested}
 
@@ -245,7 +245,7 @@ def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
 
 
 def count_slots(loaded: Loaded) -> list[tuple[int, int]] | None:
-    """Free and chosen slots of every client and round; a slot is a group that a client trained in a round.
+    """Free and chosen slots of every client and round after the bootstrap; a slot is a group trained there.
 
     Free: not of the client's own fusion blocks ``A_m``, which are mandatory unless the method drops that rule. Chosen:
     free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a

@@ -213,7 +213,7 @@ class Loaded:
         return replace(cost, clients=tuple(clients))
 
     def means(self, clock: str) -> Means | None:
-        """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
+        """Means over all rounds by a clock, a committed cell's by its own; None where it keeps none."""
         return means_of(self.run, self.rounds, clock) if self.committed is None else self.committed.means
 
 

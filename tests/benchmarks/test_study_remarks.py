@@ -12,8 +12,9 @@ def test_diagnostics_by_hand():
     trained = {**GROUPS, 2: ("fusion.A.acc",)}
     runs = [build("relief", trained=trained, sq_norm=4.0), build("relief", trained=trained, sq_norm=16.0, seed=1)]
     assert update_norms(runs)["fusion.A.acc"]["C"] == pytest.approx(10**0.5)
-    assert "C" not in update_norms(runs)["head.1"]
-    # Divergence 1 + n in rounds 1 and 2; the bootstrap does not count.
+    assert update_norms(runs)["head.1"]["C"] == pytest.approx(10**0.5), "C trains its head in the bootstrap alone"
+    assert "C" not in update_norms(runs)["fusion.A.mag"]
+    # Divergence 1 + n in rounds 1 and 2, of which the first is the bootstrap.
     assert divergences(runs)["fusion.A.acc"] == {"d": 2.5, "d_bar": 2.0}
 
 
@@ -22,9 +23,11 @@ def test_surprises_follow_the_numbers():
         return "\n".join(surprises(compare_runs(runs)))
 
     every = build("relief", trained=GROUPS)
-    some = build("relief", trained={**GROUPS, 2: ("fusion.A.acc", "head.1")})
+    trained = {**GROUPS, 2: ("fusion.A.acc", "head.1")}
+    some, longer = build("relief", trained=trained), build("relief", trained=trained, scores=(0.4, 0.5, 0.6))
     assert "ranking decided nothing: of 2.00 free slots" in said(every)
-    assert "decided 0.33 of 1.67 free slots" in said(some)
+    assert "decided 0.33 of 1.67 free slots per client and round." in said(some), "of one round after the bootstrap"
+    assert "per client and round, and gave every client the same groups in every round: a fixed list" in said(longer)
     rising = [build("v1", scores=(0.9,)), build("relief", scores=(0.8,)), build("v2", scores=(0.7,))]
     assert "By mean F1 (%), untested: v1 90.0 > relief 80.0 > v2 70.0; the paper's order. Neighbours" in said(*rising)
     falling = [build("v1", scores=(0.5,)), build("relief", scores=(0.8,))]

@@ -78,7 +78,6 @@ def make_run(**changes: object) -> RunRecord:
         "method": {"name": "toy", "title": "Toy", "kind": "own"},
         "created": "2025-01-01T00:00:00Z",
         "groups": MODELS,
-        "first_round": 0,
         "config": CONFIG,
         "config_hash": BINDING.config_hash,
         "data_digest": "data",
@@ -103,9 +102,7 @@ def receipt(client: int, round_: int) -> Receipt:
     train = {"fusion.A.acc": WHOLE, "fusion.B": Part(kinds=frozenset({"lora_a"}), rank=2)}
     task = Assignment(client=client, down=train, train=train, up=train, epochs=1, args={"mu": 0.1})
     measured = StageTimes(forward_s=0.1 + 0.2, backward_s=1 / 3)
-    work = Work(
-        num_windows=10 + client, epochs=1, num_steps=2, engine="naive", loss=1 / (round_ + 1), measured=measured
-    )
+    work = Work(num_windows=10 + client, epochs=1, num_steps=2, engine="naive", loss=1 / round_, measured=measured)
     stats = {"importance": torch.tensor([0.1, 0.2]), "large": torch.arange(100.0)}
     return Receipt(assignment=task, work=work, bytes_down=100, bytes_up=40 + client, stats=stats)
 
@@ -126,7 +123,7 @@ def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> 
         states=personal,
         rejected={2: LeftOut(cause="timeout", why="too late")},
     )
-    cost = {"split": RoundCost(clients=costs, round_s=1.5 + round_, energy_j=15.0)}
+    cost = {"split": RoundCost(clients=costs, round_s=0.5 + round_, energy_j=15.0)}
     tasks = tuple(r.assignment for r in receipts)
     return RoundResult(state=after, tasks=tasks, trained=trained, charged=receipts, costs=cost)
 
@@ -145,15 +142,15 @@ def recorded(result: RoundResult, round_: int, before: Mapping[str, Totals]) -> 
 
 
 def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:
-    """Runs, or goes on with, the toy run until ``rounds``: record, commit, checkpoint."""
+    """Runs, or goes on with, the toy run until round ``rounds``: record, commit, checkpoint."""
     fresh = not (path / "run.json").exists()
     with RunFolder.create(path, make_run()) if fresh else RunFolder.resume(path) as folder:
         restored = restore(folder, BINDING)
-        at = restored.checkpoint or Checkpoint(round=-1, state=first_state())
+        at = restored.checkpoint or Checkpoint(round=0, state=first_state())
         store, state = CheckpointStateStore(at.clients), at.state
         totals = restored.rounds[-1].totals if restored.rounds else {}
         folder.update(status="running", num_resumes=folder.run.num_resumes + (not fresh))
-        for round_ in range(at.round + 1, rounds):
+        for round_ in range(at.round + 1, rounds + 1):
             result = next_round(state, store, round_)
             record = recorded(result, round_, totals)
             store.commit()
@@ -209,7 +206,7 @@ def intercepted(strike: Callable[[int, str, Callable[[], None]], None]) -> Itera
 def points(path: Path) -> list[tuple[str, int]]:
     """Every change that a drive of ``path`` makes, and the last round that was saved before it."""
     seen: list[tuple[str, int]] = []
-    last = [max((int(p.name[6:]) for p in checkpoint.generations(path)), default=-1)]
+    last = [max((int(p.name[6:]) for p in checkpoint.generations(path)), default=0)]
     with intercepted(lambda number, name, half: seen.append((name, last[0]))):
         drive(path, saved=lambda round_: last.__setitem__(0, round_))
     return seen

@@ -67,7 +67,7 @@ def test_a_finished_run_that_lost_rounds_or_is_damaged_failed(change):
     ledger = folder / "rounds.jsonl"
     first, *rest = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(first)
-    assert look(folder).status == "failed" and "rounds.jsonl: ends with round 0 (1 of" in look(folder).why
+    assert look(folder).status == "failed" and "rounds.jsonl: ends with round 1 (1 of 4 rounds)" in look(folder).why
     ledger.write_bytes(b"{\n" + b"".join(rest))
     assert look(folder).status == "failed" and "line 1 is damaged" in look(folder).why
     (folder / "run.json").write_text("{")

@@ -77,8 +77,8 @@ def test_views_of_one_vector_are_saved(scenario, tmp_path):
 
 
 def test_two_generations_are_kept(finished):
-    assert [p.name for p in checkpoint.generations(finished)] == ["round-000003", "round-000002"]
-    assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    assert [p.name for p in checkpoint.generations(finished)] == ["round-000004", "round-000003"]
+    assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
 
 
 def test_files_and_then_their_folder_are_on_disk_before_they_get_their_name(finished, scenario, tmp_path, monkeypatch):
@@ -110,10 +110,10 @@ def test_files_and_then_their_folder_are_on_disk_before_they_get_their_name(fini
 def test_saving_a_round_again_takes_its_place_and_drops_later_ones(finished, scenario, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
-    other = Checkpoint(round=2, state=replace(scenario.first_state(), facts={"other": True}))
+    other = Checkpoint(round=3, state=replace(scenario.first_state(), facts={"other": True}))
     checkpoint.save(path, other, scenario.BINDING)
     assert checkpoint.load(path, scenario.BINDING).state.facts == {"other": True}
-    assert [p.name for p in (path / "checkpoints").iterdir()] == ["round-000002"]
+    assert [p.name for p in (path / "checkpoints").iterdir()] == ["round-000003"]
 
 
 def flips(size: int) -> list[tuple[int, int]]:
@@ -133,10 +133,10 @@ def test_a_flipped_bit_anywhere_is_never_loaded(finished, scenario, tmp_path, na
         (newest / name).write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
         loaded = checkpoint.load(path, scenario.BINDING)
         if loaded.skipped:
-            assert loaded.round == 2 and "round-000003" in loaded.skipped[0]
+            assert loaded.round == 3 and "round-000004" in loaded.skipped[0]
             caught += 1
         else:  # a blank between two JSON tokens became another blank
-            assert state_sha256(loaded.state) == state_sha256(intact.state) and loaded.round == 3
+            assert state_sha256(loaded.state) == state_sha256(intact.state) and loaded.round == 4
     assert caught == len(data) if name == "state.safetensors" else caught >= len(data) - 5
 
 
@@ -153,7 +153,7 @@ def test_a_truncated_generation_gives_the_previous_one(finished, scenario, tmp_p
             shutil.copy(finished / "checkpoints" / newest.name / name, newest / name)
             os.truncate(newest / name, length)
         loaded = checkpoint.load(path, scenario.BINDING)
-        assert loaded.round == 2 and name in loaded.skipped[0]
+        assert loaded.round == 3 and name in loaded.skipped[0]
 
 
 def test_a_run_goes_on_from_the_previous_generation_to_the_same_bits(finished, scenario, tmp_path):
@@ -205,7 +205,7 @@ def test_a_pickle_in_place_of_the_state_is_never_unpickled(finished, scenario, t
         (newest / "state.safetensors").write_bytes(payload)
         reseal(newest / "manifest.json", state_sha256=hashlib.sha256(payload).hexdigest())
         loaded = checkpoint.load(path, scenario.BINDING)
-        assert loaded.round == 2 and "state.safetensors" in loaded.skipped[0]
+        assert loaded.round == 3 and "state.safetensors" in loaded.skipped[0]
     assert not (tmp_path / "exploded").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_manifest_that_does_not_fit_its_state_is_skipped(finished, scenario, t
     (newest, *_) = checkpoint.generations(path)
     reseal(newest / "manifest.json", **changes)
     loaded = checkpoint.load(path, scenario.BINDING)
-    assert loaded.round == 2 and message in loaded.skipped[0]
+    assert loaded.round == 3 and message in loaded.skipped[0]
 
 
 def test_a_manifest_that_is_no_object_is_skipped(finished, scenario, tmp_path):
@@ -228,7 +228,7 @@ def test_a_manifest_that_is_no_object_is_skipped(finished, scenario, tmp_path):
     (newest, *_) = checkpoint.generations(path)
     for text in ("[]", "3", '{"sha256": 1}'):
         (newest / "manifest.json").write_text(text)
-        assert checkpoint.load(path, scenario.BINDING).round == 2
+        assert checkpoint.load(path, scenario.BINDING).round == 3
 
 
 def test_no_module_here_reads_pickles():

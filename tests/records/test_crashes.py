@@ -15,10 +15,10 @@ from relief_ray.support.errors import UserError
 
 def assert_previous_or_new(scenario, path: Path, saved: int) -> None:
     loaded = checkpoint.load(path, scenario.BINDING)
-    assert (-1 if loaded is None else loaded.round) in (saved, saved + 1)
+    assert (0 if loaded is None else loaded.round) in (saved, saved + 1)
     assert not (path / "run.json").exists() or read_run(path).cell == scenario.make_run().cell
     if (path / "run.json").exists():
-        assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
+        assert [r.round for r in read_rounds(path)] == list(range(1, len(read_rounds(path)) + 1))
 
 
 def parts_in(path: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, f
     template = tmp_path / "template"
     scenario.drive(template, rounds=3)
     with (template / "rounds.jsonl").open("ab") as ledger:
-        ledger.write(b'{"round": 3, "ph')
+        ledger.write(b'{"round": 4, "ph')
     (newest, *_) = checkpoint.generations(template)
     os.truncate(newest / "state.safetensors", 10)
     (tmp_path / "sweep").mkdir()
@@ -57,7 +57,7 @@ def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, f
     assert {row["signal"] for row in killed} == {9}
     for row in killed:
         path = Path(row["path"])
-        assert checkpoint.load(path, scenario.BINDING).round >= 1
+        assert checkpoint.load(path, scenario.BINDING).round >= 2
         scenario.drive(path)
         assert scenario.outcome(path) == scenario.outcome(finished), row
 
@@ -84,8 +84,8 @@ def test_a_real_size_limit_stops_cleanly(scenario, program, finished, tmp_path):
     """The operating system itself refuses the bytes past a limit in the middle of a ledger line."""
     size = (finished / "rounds.jsonl").stat().st_size
     message = program("limited", tmp_path / "run", size - 100).stdout
-    assert "File too large" in message and "append round 3" in message
-    assert [r.round for r in read_rounds(tmp_path / "run")] == [0, 1, 2]
+    assert "File too large" in message and "append round 4" in message
+    assert [r.round for r in read_rounds(tmp_path / "run")] == [1, 2, 3]
     scenario.drive(tmp_path / "run")
     assert scenario.outcome(tmp_path / "run") == scenario.outcome(finished)
 
@@ -107,6 +107,6 @@ def test_without_any_whole_generation_the_error_is_clear(scenario, finished, tmp
     for generation in checkpoint.generations(path):
         (generation / "manifest.json").unlink()
     with pytest.raises(
-        UserError, match=r"no usable checkpoint .*round-000003.*round-000002.*expected a whole one.*restore"
+        UserError, match=r"no usable checkpoint .*round-000004.*round-000003.*expected a whole one.*restore"
     ):
         scenario.drive(path)

@@ -197,7 +197,7 @@ def sweep(files: list[File], num_flips: int, num_cuts: int, seed: int) -> Counte
 
 def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
-    change_run(run, config=read_run(run).config | {"rounds": 3})
+    change_run(run, config=read_run(run).config | {"rounds": 4})
     signal = np.arange(120, dtype=np.float32).reshape(40, 3)
     recording = Recording(
         subject=1,

@@ -64,10 +64,10 @@ def parsed(monkeypatch) -> list[int]:
 
 def test_it_is_a_sequence_that_parses_what_is_used(path, parsed):
     rounds = read_rounds(path)
-    assert (len(rounds), rounds.numbers, parsed) == (4, (0, 1, 2, 3), [])
-    assert rounds[-1].round == 3 and next(reversed(rounds)).round == 3 and parsed == [3, 3]
-    assert rounds.where(lambda number: number % 2 == 0).numbers == (0, 2) and rounds[1:3].numbers == (1, 2)
-    assert [record.round for record in rounds[1:3]] == [1, 2] and parsed == [3, 3, 1, 2]
+    assert (len(rounds), rounds.numbers, parsed) == (4, (1, 2, 3, 4), [])
+    assert rounds[-1].round == 4 and next(reversed(rounds)).round == 4 and parsed == [4, 4]
+    assert rounds.where(lambda number: number % 2 == 0).numbers == (2, 4) and rounds[1:3].numbers == (2, 3)
+    assert [record.round for record in rounds[1:3]] == [2, 3] and parsed == [4, 4, 2, 3]
     assert rounds == tuple(rounds) and rounds != tuple(rounds)[1:] and hash(rounds) == hash(read_rounds(path))
     with pytest.raises(IndexError):
         rounds[4]
@@ -76,7 +76,7 @@ def test_it_is_a_sequence_that_parses_what_is_used(path, parsed):
 def test_a_resume_parses_the_last_round_alone(path, scenario, parsed):
     with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
-    assert parsed == [3] and restored.last.round == 3 and restored.rounds.numbers == (0, 1, 2, 3)
+    assert parsed == [4] and restored.last.round == 4 and restored.rounds.numbers == (1, 2, 3, 4)
 
 
 def test_a_ledger_that_changes_while_it_is_read_says_so(path):
@@ -87,7 +87,7 @@ def test_a_ledger_that_changes_while_it_is_read_says_so(path):
     (path / "rounds.jsonl").write_bytes(data.replace(b'"wall_s":', b'"wall_S":', 1))
     with pytest.raises(UserError, match="line 1 changed while it was read"):
         rounds[0]
-    assert rounds[1].round == 1
+    assert rounds[1].round == 2
     (path / "rounds.jsonl").unlink()
     with pytest.raises(UserError, match=r"rounds\.jsonl: No such file .* expected the ledger that was scanned"):
         rounds[1]
@@ -96,9 +96,9 @@ def test_a_ledger_that_changes_while_it_is_read_says_so(path):
 def test_a_line_of_another_program_is_named_when_it_is_read(path):
     ledger = path / "rounds.jsonl"
     first, *rest = ledger.read_bytes().splitlines(keepends=True)
-    put_rounds(path, [read_rounds(path)[0], {"round": 1, "mood": "good"}])
+    put_rounds(path, [read_rounds(path)[0], {"round": 2, "mood": "good"}])
     rounds = read_rounds(path)
-    assert rounds[0].round == 0
+    assert rounds[0].round == 1
     with pytest.raises(UserError, match=r"line 2 is damaged \(.*\), expected a round's JSON"):
         rounds[1]
     ledger.write_bytes(b"".join([first, line_of({"mood": "good"}), *rest[1:]]))
@@ -119,7 +119,7 @@ def test_the_line_of_damage_counts_from_the_beginning_wherever_reading_began(pat
 def test_what_was_counted_over_rounds_comes_back_with_the_checkpoint(path, scenario):
     """So that a resumed run tells the same as one that was never interrupted."""
     change_run(path, status="running")
-    left = LeftOutFacts(device="C", cause="timeout", since=2)
+    left = LeftOutFacts(device="C", cause="timeout", since=3)
     records = [
         r.model_copy(update={"left_out": {1: left}, "rejected": {1: "no"}}) for r in tuple(read_rounds(path))[2:]
     ]
@@ -129,7 +129,7 @@ def test_what_was_counted_over_rounds_comes_back_with_the_checkpoint(path, scena
     put_rounds(path, [*read_rounds(path)[:2], *records])
     point = checkpoint.load(path, scenario.BINDING)
     tally = Tally(untrained={"fusion.B": 4}, left_out=log.summary())
-    again = Checkpoint(round=3, state=point.state, clients=point.clients, tally=tally)
+    again = Checkpoint(round=4, state=point.state, clients=point.clients, tally=tally)
     checkpoint.save(path, again, scenario.BINDING)
     with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
@@ -153,30 +153,31 @@ def _changed(lines, i, **fields):
 
 
 # What makes a ledger of whole, sealed lines another one; ``a`` are the run's lines, ``b`` those of the same cell by
-# another run, ``c`` those of this run computed again from round 1 on; the line that is refused, and the words.
+# another run, ``c`` those of this run computed again from round 2 on; the line that is refused, and the words.
 CHAINS = {
     "all lines of another run": (lambda a, b, c: b, 1, "is of another run"),
     "the first line of another run": (lambda a, b, c: [b[0], *a[1:]], 1, "is of another run"),
     "a middle line of another run": (lambda a, b, c: [*a[:2], b[2], a[3]], 3, "is of another run"),
     "the last line of another run": (lambda a, b, c: [*a[:3], b[3]], 4, "is of another run"),
     "another run's lines after these": (lambda a, b, c: [*a, *b], 5, "is of another run"),
-    "the first line twice": (lambda a, b, c: [a[0], *a], 2, "is round 0 again, expected round 1"),
-    "a middle line twice": (lambda a, b, c: [*a[:2], *a[1:]], 3, "is round 1 again, expected round 2"),
-    "the last line twice": (lambda a, b, c: [*a, a[3]], 5, "is round 3 again, expected round 4"),
-    "all lines twice": (lambda a, b, c: [*a, *a], 5, "is round 0 again, expected round 4"),
-    "a line repeated at the end": (lambda a, b, c: [*a, a[1]], 5, "is round 1 again, expected round 4"),
-    "the first two lines swapped": (lambda a, b, c: _swapped(a, 0, 1), 1, "is round 1, expected round 0"),
-    "two middle lines swapped": (lambda a, b, c: _swapped(a, 1, 2), 2, "is round 2, expected round 1"),
-    "the last two lines swapped": (lambda a, b, c: _swapped(a, 2, 3), 3, "is round 3, expected round 2"),
-    "all lines the other way round": (lambda a, b, c: a[::-1], 1, "is round 3, expected round 0"),
-    "the first line missing": (lambda a, b, c: a[1:], 1, "is round 1, expected round 0: a line is missing"),
-    "a middle line missing": (lambda a, b, c: [*a[:2], a[3]], 3, "is round 3, expected round 2: a line is missing"),
-    "the first half missing": (lambda a, b, c: a[2:], 1, "is round 2, expected round 0: a line is missing"),
-    "a middle line computed again": (lambda a, b, c: [*a[:2], c[2], a[3]], 3, "is round 2 but does not follow"),
-    "a line from before a rewind": (lambda a, b, c: [*c[:3], a[3]], 4, "is round 3 but does not follow"),
-    "a line renumbered": (lambda a, b, c: _changed(a, 2, round=7), 3, "is round 7, expected round 2"),
+    "the first line twice": (lambda a, b, c: [a[0], *a], 2, "is round 1 again, expected round 2"),
+    "a middle line twice": (lambda a, b, c: [*a[:2], *a[1:]], 3, "is round 2 again, expected round 3"),
+    "the last line twice": (lambda a, b, c: [*a, a[3]], 5, "is round 4 again, expected round 5"),
+    "all lines twice": (lambda a, b, c: [*a, *a], 5, "is round 1 again, expected round 5"),
+    "a line repeated at the end": (lambda a, b, c: [*a, a[1]], 5, "is round 2 again, expected round 5"),
+    "the first two lines swapped": (lambda a, b, c: _swapped(a, 0, 1), 1, "is round 2, expected round 1"),
+    "two middle lines swapped": (lambda a, b, c: _swapped(a, 1, 2), 2, "is round 3, expected round 2"),
+    "the last two lines swapped": (lambda a, b, c: _swapped(a, 2, 3), 3, "is round 4, expected round 3"),
+    "all lines the other way round": (lambda a, b, c: a[::-1], 1, "is round 4, expected round 1"),
+    "the first line missing": (lambda a, b, c: a[1:], 1, "is round 2, expected round 1: a line is missing"),
+    "a middle line missing": (lambda a, b, c: [*a[:2], a[3]], 3, "is round 4, expected round 3: a line is missing"),
+    "the first half missing": (lambda a, b, c: a[2:], 1, "is round 3, expected round 1: a line is missing"),
+    "a middle line computed again": (lambda a, b, c: [*a[:2], c[2], a[3]], 3, "is round 3 but does not follow"),
+    "a line from before a rewind": (lambda a, b, c: [*c[:3], a[3]], 4, "is round 4 but does not follow"),
+    "a first line that is round 0": (lambda a, b, c: _changed(a, 0, round=0), 1, "is round 0 again, expected round 1"),
+    "a line renumbered": (lambda a, b, c: _changed(a, 2, round=7), 3, "is round 7, expected round 3"),
     "a line whose run was changed": (lambda a, b, c: _changed(a, 1, run="feed"), 2, r"is of another run \(feed\)"),
-    "a changed line, sealed anew": (lambda a, b, c: _changed(a, 1, wall_s=9.0), 3, "is round 2 but does not follow"),
+    "a changed line, sealed anew": (lambda a, b, c: _changed(a, 1, wall_s=9.0), 3, "is round 3 but does not follow"),
 }  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_a_line_that_is_not_the_next_one_of_this_run_is_refused_by_its_number(pa
     mine = ledger.read_bytes().splitlines(keepends=True)
     records = tuple(read_rounds(path))
     shutil.copytree(path, other)
-    put_rounds(other, [r.model_copy(update={"wall_s": 7.5}) if r.round else r for r in records])
+    put_rounds(other, [r.model_copy(update={"wall_s": 7.5}) if r.round > 1 else r for r in records])
     again = (other / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     change_run(other, id="beef")
     put_rounds(other, records)
@@ -207,14 +208,14 @@ def test_a_copy_of_the_first_lines_is_a_ledger_that_a_run_goes_on_from(path, fin
     lines = (path / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     for number in range(5):
         (path / "rounds.jsonl").write_bytes(b"".join(lines[:number]))
-        assert read_rounds(path).numbers == tuple(range(number))
+        assert read_rounds(path).numbers == tuple(range(1, number + 1))
     shutil.rmtree(path / "checkpoints")
     scenario.drive(path)
     assert scenario.outcome(path) == scenario.outcome(finished)
 
 
 def test_a_finished_run_whose_checkpoint_holds_another_model_is_refused_and_no_tensor_is_read(path, monkeypatch):
-    change_run(path, config=read_run(path).config | {"rounds": 3})
+    change_run(path, config=read_run(path).config | {"rounds": 4})
     for name in ("_read_state", "load"):
         monkeypatch.setattr(checkpoint, name, None)
     assert look(path).status == "done" and len(load_runs([path])) == 1

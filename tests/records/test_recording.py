@@ -37,7 +37,7 @@ def test_other_texts_are_refused(text):
 def test_a_round_is_recorded_as_it_happened(finished):
     record = read_rounds(finished)[2]
     client = record.clients[1]
-    assert (record.round, record.phase, record.participants, record.rejected) == (2, "train", (0, 1), {2: "too late"})
+    assert (record.round, record.phase, record.participants, record.rejected) == (3, "train", (0, 1), {2: "too late"})
     assert client.trained == client.uploaded == ("fusion.A.acc", "fusion.B[lora_a;r2]")
     assert (client.client, client.num_windows, client.bytes_up, client.bytes_down) == (1, 11, 41, 100)
     assert (client.loss, client.measured_stages.forward_s, client.args) == (1 / 3, 0.3, {"mu": 0.1})
@@ -69,8 +69,8 @@ def test_totals_add_up_from_the_first_round_on(finished):
 
 def test_the_hash_is_of_the_new_state(scenario):
     store = scenario.CheckpointStateStore()
-    results = [scenario.next_round(scenario.first_state(), store, r) for r in (0, 1)]
-    hashes = [scenario.recorded(x, 0, {}).model_sha256 for x in results]
+    results = [scenario.next_round(scenario.first_state(), store, r) for r in (1, 2)]
+    hashes = [scenario.recorded(x, 1, {}).model_sha256 for x in results]
     assert len(set(hashes)) == 2
 
 

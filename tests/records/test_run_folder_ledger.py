@@ -31,19 +31,19 @@ def resume(path: Path) -> RunFolder:
 
 @pytest.mark.parametrize(
     "tail",
-    [b'{"round": 4, "phase"', b"x", b"\0" * 64, b'{"round": 4}\n', b"\xff\xfe\n", b"\n"],
+    [b'{"round": 5, "phase"', b"x", b"\0" * 64, b'{"round": 5}\n', b"\xff\xfe\n", b"\n"],
 )
 def test_a_torn_last_line_is_left_out_by_readers_and_cut_off_by_the_driver(path, finished, tail):
     ledger = path / "rounds.jsonl"
     with ledger.open("ab") as file:
         file.write(tail)
-    assert [r.round for r in read_rounds(path)] == [0, 1, 2, 3]
+    assert [r.round for r in read_rounds(path)] == [1, 2, 3, 4]
     assert ledger.read_bytes().endswith(tail)
     with resume(path) as folder:
         what = "damaged" if tail.endswith(b"\n") else "torn"
         assert len(folder.repairs) == 1 and f"line 5 was {what}" in folder.repairs[0]
         assert ledger.read_bytes().endswith(tail), "nothing is cut before it is sure that the run can go on"
-        folder.rewind(3)
+        folder.rewind(4)
     assert ledger.read_bytes() == (finished / "rounds.jsonl").read_bytes()
     with resume(path) as folder:
         assert folder.repairs == ()
@@ -97,17 +97,17 @@ def test_a_backup_of_hard_links_keeps_its_rounds(path, tmp_path):
     shutil.copytree(path, backup, copy_function=os.link)
     before = {p.name: p.read_bytes() for p in backup.iterdir() if p.is_file()}
     with resume(path) as folder:
-        folder.rewind(1)
+        folder.rewind(2)
     assert len(read_rounds(path)) == 2
     assert {p.name: p.read_bytes() for p in backup.iterdir() if p.is_file()} == before
 
 
 def test_only_the_next_round_is_written(path):
     with resume(path) as folder:
-        for record in (folder.rounds()[1], folder.rounds()[3].model_copy(update={"round": 5})):
-            with pytest.raises(ValueError, match=rf"round {record.round}, expected round 4"):
+        for record in (folder.rounds()[1], folder.rounds()[3].model_copy(update={"round": 6})):
+            with pytest.raises(ValueError, match=rf"round {record.round}, expected round 5"):
                 folder.append(record)
-        assert folder.rounds().numbers == (0, 1, 2, 3)
+        assert folder.rounds().numbers == (1, 2, 3, 4)
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(path):
@@ -137,18 +137,18 @@ def test_update_checks_its_fields_and_is_read_back(path):
 
 def test_rewind_to_a_round_the_ledger_lacks_is_refused(path):
     with resume(path) as folder:
-        assert len(folder.rewind(2)) == 3
-        with pytest.raises(UserError, match="ends with round 2, expected round 3 of the checkpoint"):
-            folder.rewind(3)
+        assert len(folder.rewind(3)) == 3
+        with pytest.raises(UserError, match="ends with round 3, expected round 4 of the checkpoint"):
+            folder.rewind(4)
         assert folder.rewind(None) == ()
-        with pytest.raises(UserError, match="ends with no round, expected round 0"):
-            folder.rewind(0)
+        with pytest.raises(UserError, match="ends with no round, expected round 1"):
+            folder.rewind(1)
 
 
 def test_appending_after_a_rewind_goes_on_at_the_end(path, finished):
     with resume(path) as folder:
         last = folder.rounds()[3]
-        folder.rewind(2)
+        folder.rewind(3)
         folder.append(last)
     assert (path / "rounds.jsonl").read_bytes() == (finished / "rounds.jsonl").read_bytes()
 
@@ -156,7 +156,7 @@ def test_appending_after_a_rewind_goes_on_at_the_end(path, finished):
 def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, scenario):
     with resume(path) as folder:
         last = folder.rounds()[3]
-        folder.rewind(2)
+        folder.rewind(3)
         for blocked in (("write",), ("write", "ftruncate"), ("fsync",)):
 
             def strike(number, name, half, blocked=blocked):
@@ -164,7 +164,7 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
                     half()
                     raise OSError(28, "No space left on device")
 
-            with scenario.intercepted(strike), pytest.raises(UserError, match="append round 3: No space left"):
+            with scenario.intercepted(strike), pytest.raises(UserError, match="append round 4: No space left"):
                 folder.append(last)
         folder.append(last)
     assert (path / "rounds.jsonl").read_bytes() == (finished / "rounds.jsonl").read_bytes()
@@ -241,16 +241,16 @@ def test_a_reader_who_had_read_further_than_a_resumed_ledger_begins_anew(finishe
     assert (nothing.rounds, nothing.end, nothing.torn) == ((), read.end, None)
     first, *rest = tuple(read_rounds(finished))
     for wall_s, number in ((7.5, 6), (0.5, 6), (123456.75, 3)):
-        other = [rest[i % 3].model_copy(update={"round": 1 + i, "wall_s": wall_s + i}) for i in range(number)]
+        other = [rest[i % 3].model_copy(update={"round": 2 + i, "wall_s": wall_s + i}) for i in range(number)]
         put_rounds(tmp_path, [first, *other])
         again = scan(path, lines, read.end)
-        assert again.rounds.numbers == tuple(range(number + 1)) and again == scan(path, lines), wall_s
+        assert again.rounds.numbers == tuple(range(1, number + 2)) and again == scan(path, lines), wall_s
     path.write_bytes(whole[0])
     assert scan(path, lines, read.end) == scan(path, lines), "shorter than what was read"
 
 
 def test_the_torn_last_line_of_a_finished_run_is_told_and_computed_again(path, finished, scenario):
-    change_run(path, config=read_run(path).config | {"rounds": 3})
+    change_run(path, config=read_run(path).config | {"rounds": 4})
     data = (path / "rounds.jsonl").read_bytes()
     (path / "rounds.jsonl").write_bytes(data[:-50])
     with pytest.raises(UserError, match=r"line 4 was torn after .* of a finished run; restore"):
@@ -263,8 +263,8 @@ def test_the_torn_last_line_of_a_finished_run_is_told_and_computed_again(path, f
     (path / "rounds.jsonl").write_bytes(data[:-50])
     with resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
-    assert restored.checkpoint.round == 2 and [r.round for r in restored.rounds] == [0, 1, 2]
-    assert "round-000003: the ledger ends with round 2" in " ".join(restored.repairs)
+    assert restored.checkpoint.round == 3 and [r.round for r in restored.rounds] == [1, 2, 3]
+    assert "round-000004: the ledger ends with round 3" in " ".join(restored.repairs)
     scenario.drive(path)
     assert scenario.outcome(path) == scenario.outcome(finished)
 
@@ -285,10 +285,10 @@ def test_a_damaged_last_line_of_a_run_that_nobody_computes_is_refused_and_a_resu
     with pytest.raises(UserError, match=refused):
         load_runs([path])
     with lock_folder(path, "the run folder"):
-        assert [r.round for r in read_rounds(path)] == [0, 1, 2] and look(path).status == "running"
+        assert [r.round for r in read_rounds(path)] == [1, 2, 3] and look(path).status == "running"
     with resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
-        assert restored.checkpoint.round == 2 and "line 4 was damaged; it was cut off" in restored.repairs[0]
+        assert restored.checkpoint.round == 3 and "line 4 was damaged; it was cut off" in restored.repairs[0]
     scenario.drive(path)
     assert scenario.outcome(path) == scenario.outcome(finished)
 
@@ -337,11 +337,11 @@ def test_a_ledger_that_ends_before_its_checkpoint_is_told(path):
     change_run(path, status="interrupted")
     ledger = path / "rounds.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
-    said = "rounds.jsonl: ends with round 1, expected round 3 of the checkpoint"
+    said = "rounds.jsonl: ends with round 2, expected round 4 of the checkpoint"
     assert look(path).status == "interrupted" and said in look(path).why
     assert said in take_inventory([path]).items[0].why, "of a report"
     ledger.write_bytes(b"")
-    assert "ends with no round, expected round 3" in look(path).why
+    assert "ends with no round, expected round 4" in look(path).why
 
 
 def test_a_line_without_its_break_is_told_by_the_cell_and_its_report(path):
@@ -392,7 +392,7 @@ def test_a_ledger_that_is_removed_or_replaced_under_a_run_is_noticed(path):
 
 def test_a_ledger_and_a_checkpoint_of_two_runs_are_refused(path, scenario):
     change_rounds(path, model_sha256="0" * 64)
-    with resume(path) as folder, pytest.raises(UserError, match=r"round 3 holds the model .*, the ledger names 0000"):
+    with resume(path) as folder, pytest.raises(UserError, match=r"round 4 holds the model .*, the ledger names 0000"):
         restore(folder, scenario.BINDING)
 
 

@@ -18,10 +18,10 @@ def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tm
         ledger.write(b"{")
     with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
-    assert restored.checkpoint.round == 2 and [r.round for r in restored.rounds] == [0, 1, 2]
-    assert [p.name for p in checkpoint.generations(path)] == ["round-000002"]
+    assert restored.checkpoint.round == 3 and [r.round for r in restored.rounds] == [1, 2, 3]
+    assert [p.name for p in checkpoint.generations(path)] == ["round-000003"]
     torn, skipped, again = restored.repairs
-    assert "line 5 was torn" in torn and "round-000003" in skipped and again.startswith("1 rounds after the checkpoint")
+    assert "line 5 was torn" in torn and "round-000004" in skipped and again.startswith("1 rounds after the checkpoint")
 
 
 def test_without_a_checkpoint_the_run_starts_again(finished, scenario, tmp_path):
@@ -40,7 +40,7 @@ def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
     shutil.copytree(finished, path)
     with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
-    assert restored.repairs == () and restored.checkpoint.round == 3 and len(restored.rounds) == 4
+    assert restored.repairs == () and restored.checkpoint.round == 4 and len(restored.rounds) == 4
 
 
 def test_a_moved_folder_is_read_and_resumed(finished, scenario, tmp_path):
@@ -50,7 +50,7 @@ def test_a_moved_folder_is_read_and_resumed(finished, scenario, tmp_path):
     shutil.rmtree(newest)
     elsewhere.parent.mkdir()
     path.rename(elsewhere)
-    assert [r.round for r in read_rounds(elsewhere)] == [0, 1, 2, 3]
+    assert [r.round for r in read_rounds(elsewhere)] == [1, 2, 3, 4]
     scenario.drive(elsewhere)
     assert scenario.outcome(elsewhere) == scenario.outcome(finished)
 

@@ -104,7 +104,7 @@ def method_facts(strategy):
 
 def build(
     strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
-    validation=(), up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False,
+    validation=(), up_bytes=2 * MIB, trained=None, model="m", origin="real", personalised=False,
     planned=None, deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
     own=None, facts=None, title="",
 ):  # fmt: skip
@@ -113,8 +113,9 @@ def build(
     ``own``: F1 of the clients' own models beside the canonical one's, round by round; ``facts``: of the method;
     ``title``: the data set's.
     """
-    if bootstrap is None:
-        bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
+    settings = STRATEGIES.get(strategy, {})
+    # V1 has no budget, ranks nothing and so has no bootstrap.
+    bootstrap = settings.get("name") == "relief" and settings.get("budget") != "none"
     groups = trained or dict.fromkeys(GROUPS, ALL)
     rounds, total = [], Totals()
     for n, score in enumerate(scores, 1):

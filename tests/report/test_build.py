@@ -79,14 +79,11 @@ def test_tables_and_figures_are_numbered_in_order(usual_report):
         assert f"{kind} 1. {blocks[0].caption}" in text
 
 
-def test_the_main_table_says_what_equal_rounds_mean(usual_report):
-    """RELIEF's first round follows its bootstrap: after two aggregations it stands where FedAvg is after two rounds."""
-    main, further = sheet(usual_report, "e1-main"), sheet(usual_report, "e1-all")
-    place = further.head.index("F1 at equal rounds %") - 1
-    assert [row(further, m).cells[place].text for m in ("fedavg", "relief")] == ["54.5", "53.0"]
-    assert any("aggregate once more than the others, in a bootstrap round" in text for text in main.details)
-    assert main.head[2:4] == ("F1 %", "vs fedavg at equal rounds [95 %]")
-    assert row(main, "relief").cells[2].text == "-1.5 (1 run)", "53.0 after one round and its bootstrap, not 59.5"
+def test_the_main_table_compares_the_last_rounds(usual_report):
+    """RELIEF, whose bootstrap is its round 1, has as many rounds as FedAvg: 59.5 % against 54.5 %."""
+    main = sheet(usual_report, "e1-main")
+    assert main.head[2:4] == ("F1 %", "vs fedavg [95 %]")
+    assert [cell.text for cell in row(main, "relief").cells[1:3]] == ["59.5", "+5.0 (1 run)"]
 
 
 def test_one_speedup_stands_in_the_main_table_and_what_it_depends_on_a_click_away(usual_report):
@@ -98,8 +95,8 @@ def test_one_speedup_stands_in_the_main_table_and_what_it_depends_on_a_click_awa
     assert (shown["compute"], shown["link %"]) == ("3.60", "50") and "speedup" not in shown
     assert "network" not in html(usual_report, {}).partition("id='e1-main'")[2].partition("</thead>")[0]
     assert "title='FedAvg&#x27;s simulated seconds over the method&#x27;s" in html(usual_report, {})
-    assert clocks.head[1:] == ("`flop_proportional`", "`split_naive`", "`split_naive`, with bootstrap")
-    assert [c.text for c in row(clocks, "relief").cells] == ["2.00", "2.00", "1.33"]
+    assert clocks.head[1:] == ("`flop_proportional`", "`split_naive`")
+    assert [c.text for c in row(clocks, "relief").cells] == ["2.00", "2.00"]
 
 
 OWN = {"data": {"name": "my_lab:WALKS", "split": "within_subject", "stride_s": 2.0}}

@@ -245,12 +245,8 @@ def test_curve_points_by_hand(make):
     two = by_round["fedavg", 2]
     assert (two.f1_percent, two.time_s, two.energy_j, two.num_runs) == (pytest.approx(70.0), 4.0, 200.0, 2)
     assert two.std == pytest.approx(200**0.5)
-    # RELIEF pays its bootstrap before round 1.
-    assert (by_round["relief", 1].time_s, by_round["relief", 1].energy_j, by_round["relief", 1].std) == (
-        2.0,
-        120.0,
-        0.0,
-    )
+    first = by_round["relief", 1]
+    assert (first.f1_percent, first.time_s, first.energy_j, first.std) == (30.0, 1.0, 60.0, 0.0), "its bootstrap"
 
 
 @pytest.mark.ci

@@ -1,4 +1,4 @@
-"""Test the sentences that lead a comparison: differences at equal aggregations, speed, and whose intervals."""
+"""Test the sentences that lead a comparison: after the same time and as many rounds, speed, and whose intervals."""
 
 from dataclasses import replace
 
@@ -6,46 +6,42 @@ import pytest
 
 from relief_ray.report.claims import Registry, judge, last_lines
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.formats.text import as_json, plain
-from relief_ray.report.remarks import alike_pairs, equal_rounds, headline, headlines, told_once, versus, whose_intervals
+from relief_ray.report.formats.text import as_json, markdown, plain
+from relief_ray.report.remarks import VERSUS, alike_pairs, headline, headlines, told_once, whose_intervals
 
 
 @pytest.fixture
 def ahead(make):
-    """RELIEF stands 5 points above FedAvg after two rounds, and 15 below after two aggregations."""
-    return compare_runs([make("fedavg", scores=(0.2, 0.5)), make("relief", scores=(0.35, 0.55), round_s=1.0)])
+    """RELIEF ends with 45 % after 2 s, when FedAvg has 20 %; FedAvg ends with 50 % after 4 s."""
+    return compare_runs([make("fedavg", scores=(0.2, 0.5)), make("relief", scores=(0.35, 0.45), round_s=1.0)])
 
 
-def test_the_first_sentence_compares_equal_numbers_of_aggregations(ahead):
+def test_the_first_sentence_compares_after_the_same_time_and_after_as_many_rounds(ahead):
     row = ahead.row("relief")
-    assert (row.f1.mean, row.at_rounds.mean) == (pytest.approx(5.0), pytest.approx(-15.0))
-    assert ahead.gain(row) is row.at_rounds
+    assert (row.f1.mean, row.over_reference("f1_at_seconds").mean) == (pytest.approx(-5.0), pytest.approx(25.0))
     assert headline(ahead) == (
-        "Simulated: relief is 2.00 times as fast as fedavg, with as many joules; after the same time its F1 is 20.0 "
-        "points higher (1 run), after the same number of rounds 15.0 points lower (1 run)."
+        "Simulated: relief is 2.00 times as fast as fedavg, with as many joules; after the same time its F1 is 25.0 "
+        "points higher (1 run), after as many rounds 5.0 points lower (1 run)."
     )
     assert headline(ahead) in " ".join(last_lines(ahead))
-    assert versus(ahead) == "vs fedavg at equal rounds [95 %]" and "-15.0 (1 run)" in plain(ahead)
-    assert '"f1_at_rounds_vs_fedavg_points": -15.0' in as_json(ahead)
-    assert "`F1 %` is after the last round" in equal_rounds(ahead)
+    assert VERSUS in markdown(ahead) and "-5.0 (1 run)" in plain(ahead)
+    assert '"f1_vs_fedavg_points": -5.0' in as_json(ahead)
 
 
-def test_without_an_early_test_the_difference_is_after_the_last_round_and_says_so(make):
-    """RELIEF was tested after its last round alone: nobody knows its F1 after as many aggregations as FedAvg's."""
-    late = make("relief", scores=(0.4, 0.55))
+def test_without_an_early_test_the_sentence_is_of_as_many_rounds_alone(make):
+    """FedAvg was tested after its last round alone, 4 s: nobody knows its F1 after the 2 s that RELIEF took."""
+    late = make("fedavg", scores=(0.4, 0.6))
     rounds = tuple(r.model_copy(update={"metrics": None}) if r.round == 1 else r for r in late.rounds)
-    comparison = compare_runs([make("fedavg"), make("v1"), replace(late, rounds=rounds)])
-    assert not comparison.is_at_rounds and versus(comparison) == "vs fedavg [95 %]"
-    assert "after as many rounds its F1 is 5.0 points lower (1 run)." in headline(comparison)
-    assert "`F1 %` and `vs fedavg [95 %]` are after the last round" in equal_rounds(comparison)
+    comparison = compare_runs([replace(late, rounds=rounds), make("relief", scores=(0.4, 0.55), round_s=1.0)])
+    assert headline(comparison).endswith("; after as many rounds its F1 is 5.0 points lower (1 run).")
 
 
-def test_methods_that_aggregate_as_often_need_no_word_about_it(make):
-    comparison = compare_runs([make("fedavg"), make("fedprox", scores=(0.5, 0.7))])
-    assert comparison.row("fedprox").at_rounds is None and equal_rounds(comparison) == ""
-    assert headline(comparison) == (
-        "Simulated: fedprox is as fast as fedavg, with as many joules; after the same time and number of rounds its F1 "
-        "is 10.0 points higher (1 run)."
+@pytest.mark.parametrize("method", ["fedprox", "relief"])
+def test_as_many_rounds_of_a_method_as_fast_as_fedavg_are_the_same_time(make, method):
+    """RELIEF's bootstrap is one of its two rounds."""
+    assert headline(compare_runs([make("fedavg"), make(method, scores=(0.5, 0.7))])) == (
+        f"Simulated: {method} is as fast as fedavg, with as many joules; after the same time and number of rounds its "
+        "F1 is 10.0 points higher (1 run)."
     )
 
 
@@ -79,7 +75,7 @@ def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
 
 def test_the_best_means_of_three_methods_and_more_are_named_with_those_that_print_the_same(make):
     """FedAvg's and FedProx's rounds take 2 s and 100 J, RELIEF's 1 s and 60 J: after its 2 s they have 50 %."""
-    relief = make("relief", round_s=1.0, energy_j=60.0, bootstrap=False)
+    relief = make("relief", round_s=1.0, energy_j=60.0)
     runs = [make("fedavg"), make("fedprox", scores=(0.5, 0.7)), relief]
     assert headlines(compare_runs(runs))[-1] == (
         "The best means of 3 methods: F1 after as many rounds fedprox (70.0 %), after the same time relief (60.0 %), "
@@ -91,7 +87,7 @@ def test_the_best_means_of_three_methods_and_more_are_named_with_those_that_prin
 
 
 def test_bytes_are_named_where_fewer_are_sent(make):
-    runs = [make("fedavg"), make("relief", up_bytes=2**20, bootstrap=False)]
+    runs = [make("fedavg"), make("relief", up_bytes=2**20)]
     assert "with as many joules and 50 % fewer bytes sent; " in headline(compare_runs(runs))
 
 
@@ -121,7 +117,8 @@ def test_a_difference_in_words(make):
 
 def test_an_interval_over_folds_and_replicates_is_said_to_be_narrow(make):
     def both(folds, seeds):
-        return compare_runs([make(v, fold=f, seed=s) for v in ("fedavg", "relief") for f in folds for s in seeds])
+        scores = {"fedavg": (0.5, 0.6), "relief": (0.5, 0.7)}
+        return compare_runs([make(v, fold=f, seed=s, scores=scores[v]) for v in scores for f in folds for s in seeds])
 
     assert alike_pairs(both([0, 1], [0, 1])).endswith("is known from 3 replicates on")
     assert alike_pairs(both([0, 1], range(3))) == "", "no pair depends on another"

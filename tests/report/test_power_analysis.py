@@ -47,7 +47,7 @@ def test_where_pairs_depend_the_unit_is_a_replicate(cells_of, repeat):
 def test_other_figures_have_their_own_scatter(cells_of, repeat):
     """V1 is done after half of FedAvg's seconds, where FedAvg has half of its F1: the scatter of BASE / 2."""
     base = np.array([[0.5, 0.52, 0.48], [0.6, 0.62, 0.58]])
-    runs = [*repeat("fedavg", base), *repeat("v1", base * 0 + 0.55, round_s=1.0, bootstrap=False)]
+    runs = [*repeat("fedavg", base), *repeat("v1", base * 0 + 0.55, round_s=1.0)]
     found = scatter_of(cells_of(runs), "v1", "fedavg", "f1_at_seconds")
     assert found.mean == pytest.approx(float(np.mean(55 - 50 * base)))
 

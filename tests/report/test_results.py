@@ -41,24 +41,49 @@ def test_own_models_are_the_headline_even_beside_a_canonical_one(make):
 
 
 def test_clock_means_totals_and_speedups_by_hand(make):
-    """Two rounds of 1 s, 60 J after a bootstrap of the same; FedAvg's round is 2 s, 100 J."""
+    """Two rounds of 1 s, 60 J, the bootstrap and one more; FedAvg's round is 2 s, 100 J."""
     found = figures(make("relief", round_s=1.0, energy_j=60.0), CLOCK)
-    assert [found[n] for n in ("round_s", "energy_j", "total_s", "energy_total_j")] == [1.0, 60.0, 3.0, 180.0]
-    assert (found["speedup"], found["speedup_total"]) == (2.0, pytest.approx(4 / 3))
+    assert [found[n] for n in ("round_s", "energy_j", "total_s", "energy_total_j")] == [1.0, 60.0, 2.0, 120.0]
+    assert (found["speedup"], found["speedup_round"]) == (2.0, 2.0)
     assert found["energy_saved_percent"] == pytest.approx(40.0)
     # A tenth of FedAvg's round is link: 1.8 s of 2 s; half of the slowest client's second here.
     assert (found["speedup_compute"], found["link_percent"]) == (pytest.approx(1.8 / 0.5), pytest.approx(50.0))
 
 
+def with_first(loaded, seconds):
+    """The run with a first round of so many seconds."""
+    cost = loaded.rounds[0].costs[CLOCK]
+    times_s = [r.totals[CLOCK].time_s + seconds - cost.round_s for r in loaded.rounds]
+    first, *rest = [
+        r.model_copy(update={"totals": {CLOCK: r.totals[CLOCK].model_copy(update={"time_s": time_s})}})
+        for r, time_s in zip(loaded.rounds, times_s, strict=True)
+    ]
+    longer = first.model_copy(update={"costs": {CLOCK: replace(cost, round_s=seconds)}})
+    return replace(loaded, rounds=(longer, *rest))
+
+
+def test_a_long_bootstrap_counts_in_the_speedup_and_not_in_that_of_a_round(make):
+    """FedAvg's round is 2 s. RELIEF: 4 s, then 1 s twice, 2 s a round; after the bootstrap 1 s a round."""
+    fast = {"scores": (0.5, 0.6, 0.7), "round_s": 1.0}
+    relief = with_first(make("relief", **fast), 4.0)
+    for run in (relief, read_again(relief)):
+        found = figures(run, CLOCK)
+        assert [found[n] for n in ("round_s", "total_s", "speedup", "speedup_round")] == [2.0, 6.0, 1.0, 2.0]
+    own = figures(with_first(make("v1", **fast), 4.0), CLOCK)
+    assert (own["speedup"], own["speedup_round"]) == (1.0, 1.0), "a first round of V1 is a round as others"
+    alone = figures(make("relief", scores=(0.5,), round_s=4.0), CLOCK)
+    assert (alone["speedup"], alone["speedup_round"]) == (0.5, 0.5), "there is no round after the bootstrap"
+
+
 def test_pooled_data_have_no_speedup_and_no_bytes(make):
     row = table(make("fedavg"), make("central")).loc["central"]
-    undefined = ["speedup", "speedup_total", "energy_saved_percent", "up_mib", "up_max_mib", "up_fleet_mib", "down_mib"]
+    undefined = ["speedup", "speedup_round", "energy_saved_percent", "up_mib", "up_max_mib", "up_fleet_mib", "down_mib"]
     assert row[undefined].isna().all() and row["f1_percent"] == 60.0
 
 
-def test_time_to_a_target_counts_rounds_from_one_and_seconds_from_the_bootstrap(make):
+def test_time_to_a_target_counts_the_bootstrap_as_round_1(make):
     row = table(make("relief", scores=(0.5, 0.85, 0.9), round_s=1.0, energy_j=60.0)).loc["relief"]
-    assert tuple(row[["tta85_rounds", "tta85_s", "tta85_j"]]) == (2, 3.0, 180.0)
+    assert tuple(row[["tta85_rounds", "tta85_s", "tta85_j"]]) == (2, 2.0, 120.0)
     assert row[["tta95_rounds", "up_saved_percent"]].isna().all(), "without FedAvg nothing is saved"
 
 
@@ -68,17 +93,15 @@ def test_figures_beside_fedavg_by_hand(make):
     assert tuple(row[["f1_acc_percent", "f1_mag_percent", "f1_rare_percent"]]) == pytest.approx((24.0, 12.0, 20.0))
     assert tuple(row[["up_mib", "up_max_mib", "up_fleet_mib", "down_mib"]]) == (1.0, 1.0, 3.0, 3.0)
     assert tuple(row[["up_saved_percent", "trained_percent", "wall_s"]]) == (50.0, 50.0, 0.5)
-    # 95 % of FedAvg's final 0.5 is 0.475: reached in round 2, after 3 s with the bootstrap.
-    assert tuple(row[["tta95_rounds", "tta95_s", "tta95_j"]]) == (2, 3.0, 180.0)
+    # 95 % of FedAvg's final 0.5 is 0.475: reached in round 2.
+    assert tuple(row[["tta95_rounds", "tta95_s", "tta95_j"]]) == (2, 2.0, 120.0)
 
 
 def test_f1_at_equal_cost_is_interpolated_between_tests(make):
     """RELIEF ends after 3 s; FedAvg, which ends after 4, had 40 % after 2 s and 50 % after 4."""
-    row = table(make("fedavg", scores=(0.4, 0.5)), make("relief", scores=(0.3, 0.48), round_s=1.0)).loc
+    row = table(make("fedavg", scores=(0.4, 0.5)), make("relief", scores=(0.3, 0.48), round_s=1.5)).loc
     assert row["fedavg"]["f1_at_seconds_percent"] == pytest.approx(45.0)
     assert row["relief"]["f1_at_seconds_percent"] == pytest.approx(48.0)
-    # Two aggregations are the fewest: RELIEF has trained one round behind its bootstrap.
-    assert tuple(row[["fedavg", "relief"], "f1_at_rounds_percent"]) == pytest.approx((50.0, 30.0))
     tested = curves(round_table([make("fedavg", scores=(0.4, 0.5))]))[0]
     assert [score_at(tested, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
     assert score_at(tested, "time_s", 1.9) != score_at(tested, "time_s", 1.9), "before the first test there is none"
@@ -159,9 +182,15 @@ def test_clients_of_a_run_have_seconds_by_stage(make):
     ],
 )
 def test_slots_by_hand(make, groups, strategy, trained, expected):
-    slots = count_slots(make(strategy, scores=(0.5,), trained={**groups, **trained}))
+    """Of the three clients in round 2: round 1 is the bootstrap, which shows what each of them reaches."""
+    slots = count_slots(make(strategy, trained={**groups, **trained}))
     assert len(slots) == 3 and tuple(map(sum, zip(*slots, strict=True))) == expected
 
 
 def test_a_method_without_a_bootstrap_has_no_slots(make):
-    assert count_slots(make("fedavg")) is None
+    assert count_slots(make("fedavg")) is None and count_slots(make("v1")) is None
+
+
+def test_a_bootstrap_alone_has_no_slots(make):
+    alone = make("relief", scores=(0.5,))
+    assert count_slots(alone) == [] and figures(alone)["free_slots"] is None

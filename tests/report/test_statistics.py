@@ -164,7 +164,7 @@ def test_differences_of_exactly_zero_leave_all_but_the_mean_undefined(make):
         0.0, None, None, None, None, 1.0,
     )  # fmt: skip
     assert (str(found), str(paired([0.0]))) == ("+0.0 [-]", "+0.0 (1 run)")
-    runs = [make(m, seed=s, scores=(0.9, 1.0), bootstrap=False) for m in ("fedavg", "relief") for s in range(3)]
+    runs = [make(m, seed=s, scores=(0.9, 1.0)) for m in ("fedavg", "relief") for s in range(3)]
     shown = plain(compare_runs(runs))
     assert "+0.0 [-]" in shown and "No intervals" not in shown and "An interval covers" not in shown
 

@@ -95,7 +95,7 @@ ROLES = {
         "tune_configs/plus.py": (2, CHOICE),
         "tune_configs/paper_grids.py": (5, CHOICE),
         "relief_ray/studies/preset_specs.py": (4, CHOICE),
-        "relief_ray/report/remarks.py": (4, COMPARED),
+        "relief_ray/report/remarks.py": (5, COMPARED),
     },
     "PROPOSED": {
         "actors/commands/study.py": (1, "of more methods than two, the one whose scatter is asked for"),

@@ -93,12 +93,13 @@ def test_gains_of_all_methods_are_a_frame(small_study):
     assert (tested.p_holm >= tested.p).all()
 
 
-def test_the_page_and_the_docstring_say_how_gains_are_printed_whole(small_study):
+def test_the_page_and_the_docstring_say_how_gains_are_printed_whole(small_study, monkeypatch):
     printed = "print(study.gains().round(2).to_string())"
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     assert printed in page and printed in rr.Study.gains.__doc__
-    with pd.option_context("display.width", 80, "display.max_columns", 0):
-        assert "..." in str(small_study.gains()), "as a terminal of 80 columns cuts it"
+    monkeypatch.setenv("COLUMNS", "60")
+    with pd.option_context("display.width", 60, "display.max_columns", 0):
+        assert "..." in str(small_study.gains()), "as a terminal of 60 columns cuts it"
         whole = eval(printed.removeprefix("print(").removesuffix(")"), {"study": small_study})
     assert whole.split("\n")[0].split() == list(GAIN_COLUMNS) and "..." not in whole
 

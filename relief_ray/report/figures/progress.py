@@ -342,8 +342,8 @@ def pareto(comparison: Comparison) -> Figure | None:
         for quantity in _QUANTITIES[1:]
     }
     return Figure(
-        caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole "
-        f"run; {comparison.title}. {_front_words(last)}{spread}{grey}."
+        caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run; "
+        f"{comparison.title}. {_front_words(last)}{spread}{grey}."
         f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=next(iter(views.values())),
         views=views,

@@ -252,14 +252,14 @@ def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
     stopped = [s.loaded for s in items if s.status == "stopped" and s.loaded is not None and s.loaded.rounds]
     scores = [100 * f1 for f1 in _scores(items)]
     if not scores and stopped:
-        trained = stopped[-1].rounds
-        f1 = next((record.validation.headline for record in reversed(trained) if record.validation is not None), None)
+        tried = stopped[-1].rounds
+        f1 = next((record.validation.headline for record in reversed(tried) if record.validation is not None), None)
         last = None if f1 is None else 100 * f1
         return Cell(
             NONE if last is None else f"{last:.1f}",
-            below=f"{trained[-1].round} rounds, stopped",
+            below=f"{tried[-1].round} rounds, stopped",
             tone="gap",
-            numbers={"mean": last, "rounds": trained[-1].round, "status": "stopped"},
+            numbers={"mean": last, "rounds": tried[-1].round, "status": "stopped"},
         )
     if not scores:
         return gap([s.status for s in items])

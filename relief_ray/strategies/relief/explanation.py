@@ -84,8 +84,8 @@ def without_choice(client: ClientInfo, num_groups: int, *, is_bootstrap: bool) -
     who = f"Client {client.id} (Type {client.device}, sensors {', '.join(client.modalities)})"
     if is_bootstrap:
         return Explanation(
-            summary=f"Round 1 is the bootstrap: {who} trains all {num_groups} groups that its sensors reach, once, so "
-            "that the server can measure how much the clients disagree about each group. The budgets start in round 2."
+            summary=f"This round is the bootstrap: {who} trains all {num_groups} groups that its sensors reach, once, "
+            "so that the server can measure how much clients disagree about each group. The next one has budgets."
         )
     return Explanation(
         summary=f"V1 has no budget: {who} trains all {num_groups} groups that its sensors reach, in every round."

@@ -81,7 +81,7 @@ class Relief(StrategyConfig):
 
     title = "RELIEF"
     kind = "RELIEF, V0"
-    about = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
+    about = "own sensors' blocks and what clients disagree on most, within a budget; cohort mean"
     citation = "wu2026relief"
     explains = True
     search_trades_speed = "a higher budget trains more groups"

@@ -38,7 +38,7 @@ def points(folder: Path, uri: str | None = None) -> Counter[tuple[str, int]]:
 def expected(rounds: int) -> Counter[tuple[str, int]]:
     costs = ("sim_round_s", "sim_time_s", "sim_energy_j", "bytes_up", "bytes_down", "wall_s")
     keys = ("loss", "sim_speedup", "trained_fraction", "clients_used", *costs)
-    return Counter((key, round_) for key in keys for round_ in range(rounds))
+    return Counter((key, round_) for key in keys for round_ in range(1, rounds + 1))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

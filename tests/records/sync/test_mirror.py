@@ -113,7 +113,7 @@ def test_two_generations_are_kept_and_never_fewer_rounds_than_the_checkpoint_has
         assert read_rounds(uri / "run")[-1].round == round_
 
     scenario.drive(tmp_path / "run", saved=look)
-    assert seen == [[0], [1, 0], [2, 1], [3, 2]]
+    assert seen == [[1], [2, 1], [3, 2], [4, 3]]
 
 
 def test_a_store_with_other_files_or_of_another_folder_is_refused(place, tmp_path):
@@ -182,7 +182,7 @@ def test_a_run_that_was_set_aside_leaves_nothing_in_its_successors_copy(scenario
     scenario.drive(here / "run", rounds=1)
     change_run(here / "run", created="2025-01-02T00:00:00Z")
     sent(here, uri)
-    assert [checkpoint.round_of(g) for g in checkpoint.generations(there(uri) / "run")] == [0]
+    assert [checkpoint.round_of(g) for g in checkpoint.generations(there(uri) / "run")] == [1]
     assert len(read_rounds(there(uri) / "run")) == 1
 
 
@@ -219,9 +219,9 @@ def test_a_damaged_checkpoint_is_left_out_by_name(scenario, place, tmp_path, dam
     else:
         lines = (copy / "rounds.jsonl").read_bytes().splitlines(keepends=True)
         (copy / "rounds.jsonl").write_bytes(b"".join(lines[:-1]))
-    shutil.copytree(checkpoint.generations(here / "run")[0], copy / "checkpoints" / "round-000002", dirs_exist_ok=True)
+    shutil.copytree(checkpoint.generations(here / "run")[0], copy / "checkpoints" / "round-000003", dirs_exist_ok=True)
     fetched = fetch(uri, tmp_path / "fetched")
-    said = {"flipped": "does not match its sha256", "half": "", "ahead": "the ledger ends with round 2"}[damage]
+    said = {"flipped": "does not match its sha256", "half": "", "ahead": "the ledger ends with round 3"}[damage]
     assert said in " ".join(fetched.notes)
     assert newest.name not in [g.name for g in checkpoint.generations(fetched.folder / "run")]
     assert (fetched.folder / MEMORY_FILE).exists() and fetched.num_runs == 1
@@ -247,7 +247,7 @@ def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
     here, uri = place
     with pytest.raises(UserError, match=r"there: no mirror.json there; expected the URI that --mirror named"):
         fetch(uri, tmp_path / "out")
-    change_run(here / "run", config={"rounds": 3})
+    change_run(here / "run", config={"rounds": 4})
     sent(here, uri)
     with pytest.raises(UserError, match=r"here: exists already; to go on with what is there: relief-ray resume"):
         fetch(uri, here)

@@ -72,7 +72,7 @@ def test_sync_copies_everything_once(run):
     for name in ("run.json", "rounds.jsonl"):
         assert (artifacts / name).read_bytes() == (run / name).read_bytes()
     target = read_sync(run).targets[store_uri(run)]
-    assert (target.step, target.status, target.run_id) == (3, "done", stored_run.info.run_id)
+    assert (target.step, target.status, target.run_id) == (4, "done", stored_run.info.run_id)
     assert SIMULATED.keys() <= round_scalars(last, "split").keys()
 
 
@@ -95,7 +95,7 @@ def test_how_a_run_ended_is_its_status_in_the_store(run, status, there):
 
 @pytest.mark.parametrize("status", ["done", "interrupted"])
 def test_a_run_whose_last_line_is_damaged_is_not_exported_as_if_it_ended_there(run, status):
-    change_run(run, status=status, config=read_run(run).config | {"rounds": 3})
+    change_run(run, status=status, config=read_run(run).config | {"rounds": 4})
     data = bytearray((run / "rounds.jsonl").read_bytes())
     data[-100] ^= 1
     (run / "rounds.jsonl").write_bytes(data)
@@ -169,11 +169,11 @@ def test_the_curve_of_used_updates_has_every_round_and_returns_with_a_client(run
 
     rounds = list(read_rounds(run))
     whole = {"rejected": {}, "left_out": {}}
-    put_rounds(run, [r if r.round == 1 else r.model_copy(update=whole) for r in rounds])
+    put_rounds(run, [r if r.round == 2 else r.model_copy(update=whole) for r in rounds])
     client, run_id = MlflowClient(tracking_uri=store_uri(run)), sync(run).run_id
     used = {point.step: point.value for point in client.get_metric_history(run_id, "clients_used")}
     number = len(rounds[0].participants)
-    assert used == {0: number, 1: number - 1, 2: number, 3: number}
+    assert used == {1: number, 2: number - 1, 3: number, 4: number}
 
 
 def test_f1_of_each_sensor_alone_is_a_metric(run):
@@ -186,7 +186,7 @@ def test_f1_of_each_sensor_alone_is_a_metric(run):
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_the_last_checkpoint_is_an_artifact_where_it_is_wanted(run, wanted):
-    newest = run / "checkpoints" / "round-000003"
+    newest = run / "checkpoints" / "round-000004"
     newest.mkdir(parents=True, exist_ok=True)
     (newest / "state.safetensors").write_bytes(b"tensors")
     configured(run, model=wanted)

@@ -131,9 +131,9 @@ def test_a_third_target_is_a_small_class(run: Path, tmp_path: Path, notes: list[
     assert sender.is_behind
     sender.wake(other)
     out.mkdir()
-    wait_for(lambda: losses(out / "other.csv") == [0, 1, 2, 3])
+    wait_for(lambda: losses(out / "other.csv") == [1, 2, 3, 4])
     assert done(sender) and not sender.is_behind
-    assert losses(out / "run.csv") == [0, 1, 2, 3] and (out / "run.txt").read_text() == "done"
+    assert losses(out / "run.csv") == [1, 2, 3, 4] and (out / "run.txt").read_text() == "done"
     assert not (out / "other.txt").exists(), "closed without an end: the run has none"
     assert notes[1:] == [f"tables {out}: works again"]
 
@@ -162,7 +162,7 @@ def test_a_run_s_own_error_lets_that_run_rest_alone(run, tmp_path, notes) -> Non
     began_s = time.monotonic()
     live(other, sender, tuple(read_rounds(other)))
     wait_for(lambda: (out / "other.txt").exists())
-    assert time.monotonic() - began_s < 10.0 and losses(out / "other.csv") == [0, 1, 2, 3]
+    assert time.monotonic() - began_s < 10.0 and losses(out / "other.csv") == [1, 2, 3, 4]
     assert sender.is_behind and not done(sender) and len(notes) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
     (stored_run,) = stored(run)
     assert stored_run.info.status == "KILLED" and points(run) == expected(3)
     with RunFolder.resume(run) as folder:
-        folder.rewind(1)
+        folder.rewind(2)
         second = Sender(mlflow(run, interval_s=0.01, delay_s=0.0), print)
         folder.update(status="running")
         second.wake(run)
