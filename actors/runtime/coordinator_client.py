@@ -179,10 +179,10 @@ def _follow(run: ray.ObjectRef[RunRecord], pulse: Pulse, deaths: Deaths, should_
 
 
 def _last_round(path: Path) -> int:
-    """The last round in the ledger; -1 without one, or where it is damaged: the next process will say so."""
+    """The last round in the ledger; 0 without one, or where it is damaged: the next process will say so."""
     with suppress(UserError):
-        return max(read_rounds(path).numbers, default=-1)
-    return -1
+        return max(read_rounds(path).numbers, default=0)
+    return 0
 
 
 def _end(pulse: Pulse, error: RayError | _Frozen) -> str:

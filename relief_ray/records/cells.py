@@ -151,9 +151,9 @@ def _lacks(lines: Lines, folder: Path) -> str:
     if lines.torn:
         return f"{lines.torn}; a resume cuts it off"
     # A round's line is on the disk before its checkpoint is begun.
-    saved = max(map(round_of, generations(folder)), default=-1)
+    saved = max(map(round_of, generations(folder)), default=0)
     numbers = lines.rounds.numbers
-    if saved <= max(numbers, default=-1):
+    if saved <= max(numbers, default=0):
         return ""
     last = f"round {numbers[-1]}" if numbers else "no round"
     return f"ends with {last}, expected round {saved} of the checkpoint"

@@ -296,7 +296,7 @@ def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
             another model for it.
     """
     recorded = folder.rounds().numbers
-    point = checkpoint.load(folder.path, binding, newest=max(recorded, default=-1))
+    point = checkpoint.load(folder.path, binding, newest=max(recorded, default=0))
     if point is not None:
         checkpoint.drop_after(folder.path, point.round)
     rounds = folder.rewind(point.round if point is not None else None)

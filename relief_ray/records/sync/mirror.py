@@ -524,7 +524,7 @@ def _check_run(folder: Path, part: Path) -> list[str]:
         UserError: its record or its ledger is damaged.
     """
     read_run(folder)
-    last = max(read_rounds(folder).numbers, default=-1)
+    last = max(read_rounds(folder).numbers, default=0)
     notes = []
     for generation in checkpoint.generations(folder):
         name = generation.relative_to(part)
