@@ -1,7 +1,8 @@
 """The contract of a method's functions: a table of valid return values, and a callable that checks them.
 
 A round of a run checks a user's functions only, `relief-ray conformance` all of them, by the same table. A wrong value
-would otherwise fail later, in this project's code or in the next round.
+would otherwise fail later, in this project's code or in the next round. A user's metric is checked where it is
+computed (``records.metrics``), a loader where it parses (``data.checks``).
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 A long run's rounds are hundreds of megabytes as objects. So reading a ledger means to check the seal and the chain of
 every line and to note where each round stands (0.7 ms per megabyte). A round is parsed when it is needed, and nothing
-is kept; what a reader keeps of it is the reader's choice (``Rounds.light`` leaves parts of it out).
+is kept; what a reader keeps of it is the reader's choice (``Rounds.light`` leaves parts of it out). Lines are added by
+``RunFolder.append`` alone.
 
 **Chain.** A line begins with its run's id (``RunRecord.id``), the digest of the line before it and its round's number,
 and ends with the sha256 of all that, which is its own digest. Before the first line, round 1, stands the run's id as
-digest. Rounds are numbered without gaps. So a line of another run, a line
-that is there twice, two that are swapped and one that is missing are refused by the number of the line; only lines
-missing at the end leave a whole chain, which is why a checkpoint names its round and model too. What that means
-where a ledger is not simply read from end to end:
+digest. Rounds are numbered without gaps. So a line of another run, a line that is there twice, two that are swapped and
+one that is missing are refused by the number of the line; only lines missing at the end leave a whole chain, which is
+why a checkpoint names its round and model too. What that means where a ledger is not simply read from end to end:
 
 * a rewind cuts after a line: the rest is a chain, and the next round follows its last line. Rounds that were cut off
   and come from elsewhere do not follow those that were computed again;

@@ -1,5 +1,6 @@
 """Plans: the cells of one `relief-ray run` or `relief-ray grid`, each with its folder and its status.
 
+What is typed becomes a ``Spec`` (``studies.request``), a spec becomes cells (``spec.cells``), and these become a plan.
 `plan.json` lists the cells; whether one is done, failed or stale is read from its folder. Also opens presets, files and
 run folders for commands that train nothing.
 """

@@ -1,6 +1,7 @@
 """Columns of figures: heading, unit, decimals and meaning of each, for `compare` and `report` alike.
 
-The headings of words (``method``, ``runs``, ``setting``) belong to their tables. Keys of JSON and CSV are ``figure``.
+The headings of words (``method``, ``runs``, ``setting``) belong to their tables. Keys of JSON and CSV are ``figure``,
+whose value ``report.results`` computes for every run. Which table shows a column stands in ``tables.methods``.
 """
 
 from __future__ import annotations
