@@ -31,4 +31,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Return the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -164,6 +164,8 @@ def _wanted(wanted: str | None, shown: Sequence[Key], known: Sequence[Key], targ
     if keys := _matching(wanted, shown):
         return keys
     place = f"config {target} {wanted}" if target else f"config {wanted}"
+    if target and _matching(wanted, all_keys()):
+        raise UserError(f"{place}: {target} has no such key; `relief-ray config {wanted}` shows what has it")
     command = f"config {target}" if ":" in target else "config"
     raise UserError(f"{place}: {unknown_key(wanted, known)}; `relief-ray {command}` lists all keys")
 

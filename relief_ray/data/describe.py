@@ -73,7 +73,7 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
         _of_loader(dataset),
         _of_channels(dataset, config),
         *_of_sensors(spec, sensors),
-        _of_zeros(sensors),
+        _of_zeros(spec, sensors),
         _of_people(dataset, config),
         _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
@@ -155,8 +155,13 @@ def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator
         yield in_words(Fault(rule="channels", found=text, subject=subject) for subject, text in odd)
 
 
-def _of_zeros(sensors: Sequence[SensorFigures]) -> list[str]:
+def _of_zeros(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> list[str]:
     """Rows of zeros: files that were filled up have them in all sensors at once, so these share a sentence."""
+    advice = (
+        "if that stands for no reading, read it as missing, or leave these rows out of the bouts"
+        if is_path(spec.name)
+        else "the published files are so, and are used as they are (docs/data.md)"
+    )
     names: dict[tuple[int, int], list[str]] = {}
     for row in sensors:
         if row["zero_rows"]:
@@ -164,8 +169,7 @@ def _of_zeros(sensors: Sequence[SensorFigures]) -> list[str]:
     return in_words(
         Fault(
             rule="channels",
-            found=f"{listed(zero)} {'are' if len(zero) > 1 else 'is'} 0 in all channels in {number} rows: if that "
-            "stands for no reading, read it as missing, or leave these rows out of the bouts",
+            found=f"{listed(zero)} {'are' if len(zero) > 1 else 'is'} 0 in all channels in {number} rows: {advice}",
             subject=subject,
         )
         for (subject, number), zero in names.items()

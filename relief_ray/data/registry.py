@@ -68,4 +68,5 @@ def load_own(path: str) -> Loader:
             f"data.name = {path!r}: found a {type(loader).__name__}, expected a {Loader.__module__}.Loader "
             "(spec=DatasetSpec(..), files=.., parse=..)"
         )
-    return replace(loader, spec=replace(loader.spec, name=path))
+    # Arrays that the file makes a data set of go by their content.
+    return loader if is_stored(loader.spec.name) else replace(loader, spec=replace(loader.spec, name=path))

@@ -161,8 +161,8 @@ def _refuse_lacking(source: str, place: str, where: str, known: Mapping[str, obj
     if lacking:
         lines = "\n".join(f"    {_line_for(each, known[each])}" for each in lacking)
         raise UserError(
-            f"{where} uses {listed(lacking)}, which {place} lacks; what the definition needs is stored with the run "
-            f"and imported alone, so add there:\n{lines}"
+            f"{where}: what defines it uses {listed(lacking)}, which {place} lacks; what a definition needs is stored "
+            f"with the run and imported alone, so add there:\n{lines}"
         )
 
 

@@ -16,7 +16,7 @@ from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import Loaded, grouped, split_name
-from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
+from relief_ray.report.statistics import MIN_EXACT, MIN_INTERVAL, MIN_REPLICATES, Paired
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
@@ -103,7 +103,7 @@ def _clock_sentence(comparison: Comparison) -> str:
     first, planned = loaded.run, loaded.run.planning_model
     joules = 1284 if loaded.text("backbone.name") == "moment_lora" else 847
     fitted = (
-        f"FITTED: FedAvg takes the RELIEF paper's {joules} J a round on its data and fleet"
+        f"FITTED so that FedAvg would take {joules} J a round on the RELIEF paper's data and fleet"
         if loaded.is_fitted
         else "given"
     )
@@ -413,7 +413,8 @@ def _leaders(comparison: Comparison) -> list[str]:
 
 def _beside(row: MethodResult) -> str:
     """``relief is 1.42 times as fast as fedavg, with 18 % fewer joules; after the same time its F1 is ..``."""
-    gains = {"the same time": row.over_reference("f1_at_seconds"), "as many rounds": row.f1}
+    # At the time of the column `F1 at equal s %`, so that both say the same.
+    gains = {"the same time": row.over_reference("f1_at_seconds_percent"), "as many rounds": row.f1}
     known = [(when, gain) for when, gain in gains.items() if gain is not None]
     # Methods as fast as FedAvg have had the same time after as many rounds.
     if len(known) == 2 and known[0][1] == known[1][1]:
@@ -427,7 +428,9 @@ def _beside(row: MethodResult) -> str:
     link = row.mean("link_percent")
     hidden = ""
     if link is not None and link >= _MOSTLY_LINK:
-        hidden = f". {percent(link)} % of its slowest client's round is network time, so training less saves little"
+        hidden = (
+            f". {percent(link)} % of its slowest client's round is network time: training still less would save little"
+        )
     return f"{'; '.join(filter(None, [_fast(row), ', '.join(scores)]))}{hidden}"
 
 
@@ -450,8 +453,12 @@ def _points(gain: Paired) -> str:
     """``1.1 points higher (95 %: -3.0 to +5.2)``; of too few runs for an interval their number."""
     size = f"{abs(gain.mean):.1f}"
     words = "the same" if gain.is_still else f"{size} points {'higher' if gain.mean >= 0 else 'lower'}"
-    interval = f"95 %: {gain.low:+.1f} to {gain.high:+.1f}" if gain.low is not None else counted(gain.num_pairs, "run")
-    return words if gain.is_still else f"{words} ({interval})"
+    if gain.is_still:
+        return words
+    if gain.low is None:
+        return f"{words} ({counted(gain.num_pairs, 'run')})"
+    few = f", {gain.num_pairs} pairs" if gain.num_pairs < MIN_EXACT else ""
+    return f"{words} (95 %: {gain.low:+.1f} to {gain.high:+.1f}{few})"
 
 
 def whose_intervals(comparison: Comparison) -> str:
@@ -459,7 +466,13 @@ def whose_intervals(comparison: Comparison) -> str:
     if all(row.f1 is None or row.f1.low is None for row in comparison.rows):
         return ""
     people = counted(len(comparison.subjects), "test subject")
-    return f"An interval covers new starts on the same {people}, not new people"
+    fewest = min(row.f1.num_pairs for row in comparison.rows if row.f1 is not None)
+    few = (
+        f"; with {counted(fewest, 'pair')} it assumes normal differences (an exact test needs {MIN_EXACT})"
+        if fewest < MIN_EXACT
+        else ""
+    )
+    return f"An interval covers new starts on the same {people}, not new people{few}"
 
 
 def alike_pairs(comparison: Comparison) -> str:

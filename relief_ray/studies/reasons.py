@@ -167,7 +167,8 @@ def _without_reasons(setup: Planned) -> str:
         if setup.strategy.insight.deadline_s is None
         else "it does not say how a client chooses among the"
     )
-    return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
+    known = f"Runs of {', '.join(others)} are explained."
+    return f"{name} leaves nothing to explain: {reason} {number} groups of the model. {known}"
 
 
 def _by_record(setup: Planned, record: RoundRecord | None, round_: int, client: int) -> str:

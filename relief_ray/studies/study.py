@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -305,13 +306,16 @@ class Run:
     def clients(self) -> DataFrame:
         """A row per client: its device type, its sensors, its training windows, and what its device can do.
 
-        ``tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
+        ``tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load, ``f1_percent`` the last
+        F1 of the model that it uses, through its own sensors, on all test windows.
 
         Raises:
             UserError: a module of the user's is not there, or a committed result has no clients.
         """
         clients = self._loaded.known_fleet.clients if self.folder else ()
         types = configured_fleet(self.config, self._loaded.covered("clients"))[1]
+        last = self._loaded.last_metrics
+        scores = {} if last is None else last.f1_by_client
         return as_frame(
             {
                 "client": c.id,
@@ -320,6 +324,7 @@ class Run:
                 "windows": c.num_windows,
                 "tops": types[c.device].tops,
                 "power_w": types[c.device].active_power_w,
+                "f1_percent": 100 * scores[c.id] if c.id in scores else nan,
             }
             for c in clients
         )

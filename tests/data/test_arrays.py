@@ -108,6 +108,21 @@ def test_it_keeps_the_rules_of_a_data_set(make):
     assert load_dataset(made.spec.name).origin == "SYNTHETIC"
 
 
+def test_arrays_that_a_file_makes_a_data_set_of_go_by_their_content(write, tmp_path):
+    """The file may read them from anywhere, as its data set is known by their digest and not by the file's name."""
+    arrays = {key: value for key, value in rows().items() if isinstance(value, np.ndarray)}
+    others = {key: value for key, value in rows().items() if key not in arrays}
+    np.savez(tmp_path / "own.npz", **arrays)
+    module = write(
+        "import numpy as np\nimport relief_ray as rr\n"
+        f"arrays = dict(np.load({str(tmp_path / 'own.npz')!r}))\n"
+        f"PEOPLE = rr.dataset('mine', **arrays, **{others!r})"
+    )
+    config = DataConfig(name=f"{module}:PEOPLE")
+    assert config.name == rr.dataset("mine", **rows()).spec.name
+    assert open_dataset(config).spec.name == config.name
+
+
 def test_a_missing_folder_is_answered_with_what_is_there_and_what_to_do():
     name = rr.dataset("gone", **rows()).spec.name
     shutil.rmtree(get_loader(name).spec.packaged)

@@ -32,8 +32,8 @@ def described(name: str, **values: object) -> list[str]:
 def test_the_shipped_data_have_one_oddity(mini: Dataset) -> None:
     """Files of two people were filled up with zeros, as in the whole dataset."""
     assert described("dsa_mini") == [
-        "subjects 1 and 6: acc, gyro and mag are 0 in all channels in 1200 rows: if that stands for no reading, read "
-        "it as missing, or leave these rows out of the bouts"
+        "subjects 1 and 6: acc, gyro and mag are 0 in all channels in 1200 rows: the published files are so, and are "
+        "used as they are (docs/data.md)"
     ]
 
 

@@ -60,7 +60,10 @@ def test_results_come_first_and_what_they_rest_on_last(usual, registry):
     first, *_, last = document.sections
     verdict, claims, table, *figures = first.blocks
     assert isinstance(verdict, Paragraphs) and "relief is 2.00 times as fast" in verdict.lines[0]
-    assert verdict.lines[-1] == "1 claim was named before the first run: 1 too short to judge."
+    assert verdict.lines[-2] == "1 claim was named before the first run: 1 too short to judge."
+    assert verdict.lines[-1].startswith(
+        "fedavg: every client trains and sends the whole model; mean with equal weights; "
+    )
     assert (claims.slug, table.slug) == ("e1-verdicts", "e1-main")
     assert [p.slug for p in figures] == ["e1-convergence", "e1-pareto", "e1-round"]
     assert last.slug == "overview" and [t.slug for t in last.blocks][:2] == ["cells", "settings"]
@@ -380,7 +383,7 @@ def test_the_tables_name_their_clock_and_who_planned(usual_report):
     assert [h for h in paper.head if h.startswith(("speedup", "compute", "link"))] == [
         f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",
     ]  # fmt: skip
-    fitted = "fleet utilisation FITTED: FedAvg takes the RELIEF paper's 847 J a round on its data and fleet"
+    fitted = "fleet utilisation FITTED so that FedAvg would take 847 J a round on the RELIEF paper's data and fleet"
     note = f"Seconds and joules are simulated {{}}; {fitted}{{}}."
     trained = "in proportion to the FLOPs of what is trained (clock `flop_proportional`)"
     counted = "with every pass through every layer counted (clock `split_naive`)"

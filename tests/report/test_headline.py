@@ -55,10 +55,23 @@ def test_claims_are_followed_by_the_headline(ahead, registry):
 def test_an_interval_names_the_people_that_it_is_about(make):
     runs = [make("fedavg", seed=seed) for seed in range(3)]
     runs += [make("fedprox", seed=seed, scores=(0.5, 0.61 + 0.01 * seed)) for seed in range(3)]
-    assert whose_intervals(compare_runs(runs)) == (
-        "An interval covers new starts on the same 2 test subjects, not new people"
-    )
-    assert whose_intervals(compare_runs(runs[:1] + runs[3:4])) == "", "one pair has no interval"
+    covers = "An interval covers new starts on the same 2 test subjects, not new people"
+    few = f"{covers}; with 3 pairs it assumes normal differences (an exact test needs 6)"
+    assert whose_intervals(compare_runs(runs)) == few
+    runs += [make("fedavg", seed=seed) for seed in range(3, 6)]
+    runs += [make("fedprox", seed=seed, scores=(0.5, 0.61 + 0.01 * seed)) for seed in range(3, 6)]
+    assert whose_intervals(compare_runs(runs)) == covers
+    assert whose_intervals(compare_runs([runs[0], runs[3]])) == "", "one pair has no interval"
+
+
+def test_the_same_time_is_that_of_the_column(make):
+    """RELIEF ends after 2 s: FedAvg and Mine, whose rounds take 2 s, have had one round then, 50 and 70 %."""
+    runs = [make("fedavg"), make("mine", scores=(0.7, 0.65)), make("relief", round_s=1.0)]
+    beside = compare_runs(runs)
+    assert beside.row("mine").mean("f1_at_seconds_percent") == pytest.approx(70.0)
+    said = "after the same time its F1 is 20.0 points higher (1 run), after as many rounds 5.0 points higher (1 run)"
+    assert said in headline(beside)
+    assert "after the same time and number of rounds its F1 is 5.0 points higher" in headline(compare_runs(runs[:2]))
 
 
 def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
@@ -66,7 +79,7 @@ def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
     assert headline(fast).startswith("Simulated: relief is 2.00 times as fast as fedavg, with 40 % fewer joules; ")
     monkeypatch.setattr("relief_ray.report.remarks._MOSTLY_LINK", 50.0)
     assert headline(fast).endswith(
-        ". 50 % of its slowest client's round is network time, so training less saves little."
+        ". 50 % of its slowest client's round is network time: training still less would save little."
     )
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
     assert "with 20 % more joules" in headline(hungry)
@@ -110,7 +123,7 @@ def test_a_difference_in_words(make):
     """Four seeds, 1 to 4 points: mean 2.5, t(3, 97.5 %) = 3.182, error 1.291 / 2."""
     runs = [make(m, seed=s, scores=(0.5, 0.6 + gain)) for s in range(4) for m, gain in
             (("fedavg", 0.0), ("fedprox", (s + 1) / 100))]  # fmt: skip
-    assert "its F1 is 2.5 points higher (95 %: +0.4 to +4.6)." in headline(compare_runs(runs))
+    assert "its F1 is 2.5 points higher (95 %: +0.4 to +4.6, 4 pairs)." in headline(compare_runs(runs))
     same = compare_runs([make(m, seed=s) for s in range(4) for m in ("fedavg", "fedprox")])
     assert headline(same).endswith("its F1 is the same.")
 

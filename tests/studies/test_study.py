@@ -192,6 +192,8 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
     assert run.folder == small_study.folder / "relief-s1" and repr(run) == "<Run relief, seed 1: done, 2 rounds>"
     clients = run.clients
     assert list(clients.client) == [c.client for c in run.ledger[0].clients] and set(clients.type) == {"A", "B", "C"}
+    served = run.ledger[-1].metrics.f1_by_client
+    assert clients.f1_percent.tolist() == [100 * served[client] for client in clients.client]
     assert set(clients[clients.type == "C"].sensors) == {"acc"} and (clients.windows > 0).all()
     reasons = run.explain(round=2, client=0)
     assert "The record of round 2 says the same." in str(reasons) and reasons.facts["client"] == 0

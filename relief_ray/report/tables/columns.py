@@ -61,13 +61,19 @@ class Column:
 
 _DATA = "{data} F1 (%)"
 # Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
-F1 = Column("F1", "f1_canonical_percent", spread=True, paper=_DATA)
+F1 = Column(
+    "F1",
+    "f1_canonical_percent",
+    spread=True,
+    paper=_DATA,
+    meaning="macro-F1 of the server's model in the last tested round, through all sensors, on all test windows",
+)
 OWN_F1 = Column(
     "F1 own",
     "f1_own_sensors_percent",
     spread=True,
     paper=_DATA,
-    meaning="mean over clients of the F1 of the model that each uses, through its own sensors",
+    meaning="mean over clients of the F1 of the model that each uses, through its own sensors, on all test windows",
 )
 OWN_SUBJECTS_F1 = Column(
     "F1 own subjects",
@@ -174,7 +180,7 @@ FREE_SLOTS = Column(
     "free slots",
     "free_slots",
     decimals=2,
-    meaning="groups of a client and round that no rule demands: the ranking could fill them",
+    meaning="groups of a client and round beyond those that the method demands: what its ranking may choose",
 )
 CHOSEN_SLOTS = Column(
     "of them a choice",

@@ -159,7 +159,8 @@ def _target(reasons: Budgeted) -> ExplanationSection:
         who = "this client" if setter.id == reasons.client.id else f"client {setter.id} (Type {setter.device})"
         lines = [
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
-            f"T* is the least time in which every device can train as many groups. The slowest of them is {who}.",
+            "T* is the least time in which every device can train as many groups as it has such blocks. The slowest of "
+            f"them is {who}.",
         ]
     if isinstance(reasons, Reasons) and reasons.fill == "count":
         lines.append("T* gives a number of groups at their mean cost. Costlier groups may make a round longer than T*.")
