@@ -80,4 +80,4 @@ class JsonEvents(Shown):
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
     """F1s of a round; null where it was not evaluated."""
     metrics = record.metrics if record is not None else None
-    return {name: getattr(metrics, name, None) for name, label in METRICS.items() if label}
+    return {name: getattr(metrics, name, None) for name in METRICS}

@@ -77,8 +77,9 @@ def chance_f1(confusion: Sequence[Sequence[Sequence[int]]]) -> float | None:
 # empty: not shown.
 METRICS: Mapping[str, str] = {
     "f1": "F1",  # macro-F1 of the canonical model, all modalities present
-    "f1_fleet": "F1 of own models",  # mean over clients of the macro-F1 of their own model through their own sensors
-    "f1_rare": "rare",  # mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone
+    "f1_fleet": "",  # of clients with models of their own: the same as ``f1_own_sensors``
+    "f1_own_sensors": "own",  # mean over clients of the macro-F1 of the model that each uses, through its own sensors
+    "f1_rare": "",  # mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone
     "accuracy": "",  # share of windows that the canonical model classifies correctly
 }
 

@@ -202,7 +202,7 @@ def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
 
 
 def scores(record: RoundRecord | None) -> list[str]:
-    """F1 and rare-modality F1 in percent, where the round was evaluated."""
+    """F1, and F1 through clients' own sensors, in percent, where the round was evaluated."""
     metrics = record.metrics if record is not None else None
     if metrics is None:
         return []
