@@ -57,8 +57,8 @@ def test_the_readme_says_what_the_study_found():
     lost, worst, best = (-float(number) for number in re.findall(r"[-+][\d.]+", of_relief[2]))
     assert (
         f"RELIEF's rounds are {of_relief[4].removesuffix('x')} times shorter than FedAvg's and use {fewer:.0f} % less "
-        f"energy. After as many rounds its F1 is {lost:.1f} points lower (95 %: {best:.1f} to {worst:.1f}), and {less:.1f} "
-        "through"
+        f"energy. After as many rounds its F1 is {lost:.1f} points lower (95 %: {best:.1f} to {worst:.1f}), and "
+        f"{less:.1f} through"
     ) in text
 
 
