@@ -674,6 +674,8 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
                 shown.note(f"interrupted; what was recorded is kept: call run() with out= again, or {plan.resume}")
             # Without the frames below, which say nothing to who pressed the keys.
             raise KeyboardInterrupt from None
+        if request.out is None:
+            shown.note("the records are temporary; run(.., out='runs/mine') keeps them")
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
     if failed := [state for state in plan.look() if not state.is_finished]:  # of several at a time
