@@ -142,10 +142,8 @@ def _verdict_text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
     if verdict.program is not None:
         lines.append(f"computed by another program: {verdict.program}")
     if verdict.processor is not None:
-        lines.append(
-            f"computed on another processor: {verdict.processor}; libraries add up in another order on each, and "
-            "training amplifies it"
-        )
+        why = "; libraries add up in another order on each, and training amplifies it" if verdict.differences else ""
+        lines.append(f"computed on another processor: {verdict.processor}{why}")
     return "\n".join(filled(line, rest="  ") for line in lines)
 
 
