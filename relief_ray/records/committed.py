@@ -41,7 +41,7 @@ class RoundRow(Record):
     """A round of a committed cell.
 
     Attributes:
-        round: its number.
+        round: its number, from 1 on.
         f1: F1 as tables show it, a share; None where the round was not evaluated.
         time_s: simulated seconds of all rounds so far.
         energy_j: simulated joules so far.
@@ -50,7 +50,7 @@ class RoundRow(Record):
         diagnostics: what the method's ``diagnose`` tells of the state, by table and row.
     """
 
-    round: int
+    round: int = Field(ge=1)
     f1: Share | None
     time_s: float
     energy_j: float

@@ -345,7 +345,7 @@ def _tooltip(text: str) -> str:
 
 def _chip(origin: Origin | None) -> str:
     """The mark of an exception: what bears none was measured."""
-    return f" <span class='origin {origin.lower()}'>{origin}</span>" if origin and origin != "measured" else ""
+    return f"<span class='origin {origin.lower()}'>{origin}</span>" if origin and origin != "measured" else ""
 
 
 def _html_row(row: Row, origins: Sequence[Origin | None]) -> str:
