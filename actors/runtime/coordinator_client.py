@@ -82,7 +82,7 @@ class Deaths:
     """The run's folder."""
     number: int = 0
     """How many; one that froze was ended."""
-    last: int = -1
+    last: int = 0
     """The last round that was committed when it died, in any of its lives."""
     kills_before: int | None = field(default_factory=count_kills)
     """``count_kills`` when the run began."""
@@ -108,7 +108,7 @@ class Deaths:
 
     def lost(self, why: str) -> CoordinatorLost:
         """The error that ends the run, with the line that resumes it."""
-        after = "before the first round" if self.last < 0 else f"after round {self.last}"
+        after = "before the first round" if self.last < 1 else f"after round {self.last}"
         return CoordinatorLost(
             f"the coordinator, which runs the rounds and saves them, is given up {after}: {why}\n"
             f"what is recorded is intact; once the cause is mended, go on with\n  relief-ray resume {typed(self.path)}"

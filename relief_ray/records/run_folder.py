@@ -53,7 +53,8 @@ def is_done(run: RunRecord, rounds: Sequence[int]) -> bool:
     """Return whether a run finished and its ledger has every planned round, in order and without a gap."""
     planned = run.config.get("rounds")
     last = planned if isinstance(planned, int) else max(rounds, default=1)
-    return run.status == "done" and list(rounds) == list(range(1, last + 1))
+    # A damaged record may ask for more rounds than a range can list.
+    return run.status == "done" and len(rounds) == last and list(rounds) == list(range(1, last + 1))
 
 
 def read_rounds(folder: Path, run: RunRecord | None = None) -> Rounds:

@@ -107,8 +107,9 @@ def test_a_changed_cell_is_other_code_and_what_a_cell_lacks_is_answered(place):
     assert "notebook_Mine.py" in texts[3] and "rerun_stale=True" in texts[3]
     assert texts[4] == "verified\n" and sum(1 for _ in (place / "runs" / "stale").iterdir()) == 1
     assert texts[-1] == (
-        "backbone: Tcn uses nn and rr, which the cell that defines it lacks; what the definition needs is stored "
-        "with the run and imported alone, so add there:\n    from torch import nn\n    import relief_ray as rr"
+        "backbone: Tcn: what defines it uses nn and rr, which the cell that defines it lacks; what a definition needs "
+        "is stored with the run and imported alone, so add there:\n    from torch import nn\n"
+        "    import relief_ray as rr"
     )
 
 
