@@ -145,16 +145,17 @@ _GAPS_AND_CLIENTS = (
     *(f"gap 55, {clients} clients" for clients in (20, 50, 100)),
 )
 _OWN_SUBJECTS: Column = ("own people, %", "f1_own_subjects_percent", _POINTS)
+_RARE: Column = ("rare sensor alone, %", "f1_rare_percent", _POINTS)
 _SHARES: Sequence[Column] = (
     ("trained, %", "trained_percent", _POINTS),
     ("upload saved, %", "up_saved_percent", _POINTS),
-    ("rare sensor alone, %", "f1_rare_percent", _POINTS),
+    _RARE,
 )
 _AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
 _MORE: Sequence[Column] = (
     *_COLUMNS,
     _AT_SECONDS,
-    ("rare sensor alone, %", "f1_rare_percent", _POINTS),
+    _RARE,
     ("upload, MiB", "up_mib", _MIB),
 )
 

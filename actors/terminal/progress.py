@@ -78,6 +78,6 @@ class JsonEvents(Shown):
 
 
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
-    """F1s of a round; null where it was not evaluated."""
+    """Scores of a round; null where it was not evaluated, and where the method has none."""
     metrics = record.metrics if record is not None else None
     return {name: getattr(metrics, name, None) for name in METRICS}

@@ -16,13 +16,15 @@ from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import Loaded, grouped, split_name
-from relief_ray.report.statistics import MIN_EXACT, MIN_INTERVAL, MIN_REPLICATES, Paired
+from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired, fewest_pairs
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
+# Below so many pairs no exact test of one difference can reach 0.05, and their number is told.
+_MIN_EXACT = fewest_pairs(1)
 # Heading of the differences to FedAvg.
 VERSUS = f"vs {REFERENCE} [95 %]"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
@@ -457,21 +459,18 @@ def _points(gain: Paired) -> str:
         return words
     if gain.low is None:
         return f"{words} ({counted(gain.num_pairs, 'run')})"
-    few = f", {gain.num_pairs} pairs" if gain.num_pairs < MIN_EXACT else ""
+    few = f", {gain.num_pairs} pairs" if gain.num_pairs < _MIN_EXACT else ""
     return f"{words} (95 %: {gain.low:+.1f} to {gain.high:+.1f}{few})"
 
 
 def whose_intervals(comparison: Comparison) -> str:
     """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals."""
-    if all(row.f1 is None or row.f1.low is None for row in comparison.rows):
+    fewest = min((f1.num_pairs for row in comparison.rows if (f1 := row.f1) and f1.low is not None), default=0)
+    if not fewest:
         return ""
-    people = counted(len(comparison.subjects), "test subject")
-    fewest = min(row.f1.num_pairs for row in comparison.rows if row.f1 is not None)
-    few = (
-        f"; with {counted(fewest, 'pair')} it assumes normal differences (an exact test needs {MIN_EXACT})"
-        if fewest < MIN_EXACT
-        else ""
-    )
+    people, few = counted(len(comparison.subjects), "test subject"), ""
+    if fewest < _MIN_EXACT:
+        few = f"; with {counted(fewest, 'pair')} it assumes normal differences (an exact test needs {_MIN_EXACT})"
     return f"An interval covers new starts on the same {people}, not new people{few}"
 
 

@@ -38,8 +38,6 @@ _POWER = 0.8
 _MOST_POINTS = 100.0
 # Below so many pairs an interval spans more than F1 can differ by.
 MIN_INTERVAL = 3
-# Fewest pairs whose two-sided sign-flip test can reach 0.05: the smallest p of n pairs is 2 / 2^n.
-MIN_EXACT = 6
 # 2^16 sums for each half of the pairs: a second.
 MAX_EXACT = 32
 _NUM_DRAWS = 100_000

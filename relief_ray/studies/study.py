@@ -324,7 +324,7 @@ class Run:
                 "windows": c.num_windows,
                 "tops": types[c.device].tops,
                 "power_w": types[c.device].active_power_w,
-                "f1_percent": 100 * scores[c.id] if c.id in scores else nan,
+                "f1_percent": 100 * scores.get(c.id, nan),
             }
             for c in clients
         )
