@@ -42,7 +42,7 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
     words = {"strategies": f"{write(SENDS_1E30)}:Mine", "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
 
     def study() -> None:
-        rr.run("quick", seeds=[0], rounds=4, runtime={"quorum": 0.8}, **words)
+        rr.run("quick", seeds=[0], rounds=40, runtime={"quorum": 0.8}, **words)
 
     def stopped() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -60,8 +60,8 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
     assert "seed 0: round 1: without client 2 (type A): its update was refused (" in str(first.message)
     assert "norm rule" in str(first.message) and first.filename == __file__, "at the line that asked for the study"
     (again,) = warned(study)
-    # The third round's checkpoint may have been on its way: it is computed again then.
-    said = r": round [34]: still without client 2 \(type A\), since round 1: its update was refused \("
+    # The cell's own process computes a few rounds more before it hears of the stop.
+    said = r": round \d+: still without client 2 \(type A\), since round 1: its update was refused \("
     assert re.search(said, str(again.message))
 
 
