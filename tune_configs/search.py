@@ -20,8 +20,8 @@ from relief_ray.config.experiment import Choice, ExperimentConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
-from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Spec, Values, backbones
+from relief_ray.strategies import VARIANTS, search_of
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, Level, Point, Spec, Values, backbones
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import values_in
 from relief_ray.support.frozen import FrozenConfig

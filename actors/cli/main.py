@@ -46,7 +46,8 @@ grid = typer.Typer(
 
     `relief-ray grid smoke` starts the grid `smoke`; `relief-ray grid smoke --help` has its options. Grids: main_cnn,
     main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, frontier_mean,
-    frontier_rates, frontier_sgd, frontier_test, plus_pilot, search_lr, search_sgd, search_optimizer, smoke.
+    frontier_rates, frontier_sgd, frontier_test, plus_pilot, plus, plus_parts, plus_elsewhere, search_lr, search_sgd,
+    search_optimizer, smoke.
     """,
     no_args_is_help=True,
 )

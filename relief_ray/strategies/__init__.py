@@ -96,6 +96,12 @@ def by_registry(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
 
 
+# Of RELIEF: the paper's, and ours.
+VARIANTS = presets_of("ablation")
+OUR_VARIANTS = (*presets_of("RELIEF, ours"), *presets_of("ablation of ours"))
+# In every table of the paper's grids.
+BOUNDS = presets_of("bound")
+
 _TAKEN = frozenset(PRESETS) | {built_in_name(config) for config in PRESETS.values()}
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
@@ -129,11 +135,14 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
 
 
 __all__ = [
+    "BOUNDS",
     "DESCRIBED",
     "METHODS",
+    "OUR_VARIANTS",
     "PRESETS",
     "PROPOSED",
     "REFERENCE",
+    "VARIANTS",
     "AnyStrategy",
     "about_of",
     "built_in_name",

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from relief_ray.config.experiment import assign
-from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
-from relief_ray.studies.spec import BOUNDS, PAPER, VARIANTS, Spec, Values
+from relief_ray.strategies import BOUNDS, DESCRIBED, PROPOSED, REFERENCE, VARIANTS
+from relief_ray.studies.spec import PAPER, Spec, Values
 from relief_ray.support.errors import Setting
 
 

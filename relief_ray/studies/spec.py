@@ -25,7 +25,7 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.plugins.load import import_path, is_path, load_kind, what_to_type
 from relief_ray.records.cells import KindName
 from relief_ray.records.identity import config_hash
-from relief_ray.strategies import PRESETS, method_name, presets_of
+from relief_ray.strategies import PRESETS, method_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import (
     Setting,
@@ -43,11 +43,6 @@ from relief_ray.support.errors import (
 
 Values = Mapping[str, object]
 _NONE: Values = MappingProxyType({})
-
-# Ablations of the paper and of ours, and the bounds of every table.
-VARIANTS = presets_of("ablation")
-OUR_VARIANTS = presets_of("ablation of ours")
-BOUNDS = presets_of("bound")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

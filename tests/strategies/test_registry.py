@@ -60,10 +60,18 @@ ALLOWED = {
         "relief_ray/report/paper.py": ({"v1": 1, "v2": 1, "v3": 1}, "rows V1 to V3 of the paper's Table III"),
         "relief_ray/strategies/bounds.py": ({"Relief": 2, "import": 2}, "drop_slow waits until RELIEF's T*"),
         "tune_configs/frontier.py": ({"v2_mandatory": 1}, "the search varies over whom updates are averaged"),
-        "tune_configs/paper_grids.py": ({"v2_mandatory": 2, "v3_mandatory": 2}, "two grids have some of our variants"),
+        "tune_configs/plus.py": ({"relief_plus": 1}, "what its pilot chose"),
+        "tune_configs/paper_grids.py": (
+            {"relief_plus": 1, "v2_mandatory": 2, "v3_mandatory": 2},
+            "two grids have some of our variants, and two have RELIEF+ with a level of its own",
+        ),
+    },
+    "fednova": {
+        "tune_configs/plus.py": ({"fednova": 2}, "has epochs to a deadline too"),
     },
     "fedprox": {
         "relief_ray/strategies/fednova.py": ({"import": 1}, "has FedProx's partial work"),
+        "tune_configs/plus.py": ({"fedprox": 2}, "has epochs to a deadline too"),
         "relief_ray/studies/preset_specs.py": ({"fedprox": 3}, "presets choose methods"),
     },
     "bounds": {
@@ -92,7 +100,7 @@ ROLES = {
         "actors/commands/study.py": (2, COMPARED),
         "relief_ray/report/tables/paper.py": (3, "figures of the paper's text"),
         "tune_configs/frontier.py": (4, CHOICE),
-        "tune_configs/plus.py": (2, CHOICE),
+        "tune_configs/plus.py": (6, CHOICE),
         "tune_configs/paper_grids.py": (5, CHOICE),
         "relief_ray/studies/preset_specs.py": (4, CHOICE),
         "relief_ray/report/remarks.py": (5, COMPARED),
@@ -104,7 +112,7 @@ ROLES = {
         "relief_ray/report/figures/timeline.py": (1, "the lower panel"),
         "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
         "tune_configs/frontier.py": (6, CHOICE),
-        "tune_configs/plus.py": (2, CHOICE),
+        "tune_configs/plus.py": (4, CHOICE),
         "tune_configs/paper_grids.py": (6, CHOICE),
         "relief_ray/studies/preset_specs.py": (5, CHOICE),
         "relief_ray/report/comparison.py": (1, "it and FedAvg are drawn and described before others"),

@@ -6,8 +6,9 @@ import pytest
 
 from relief_ray.records.schema import has_folds
 from relief_ray.report.paper import PAPER_METHODS
+from relief_ray.strategies import BOUNDS
 from relief_ray.studies.plan import load_spec
-from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Level, Spec, points
+from relief_ray.studies.spec import DATASETS, Axis, Level, Spec, points
 from tests.plans import cells_of
 from tune_configs.registry import GRIDS, load_grid
 
@@ -60,8 +61,8 @@ def test_a_level_exists_only_for_its_datasets():
     ("name", "number"),
     [
         ("main_cnn", 15 * 2 * 3),
-        ("main_lora", 15 * 2 * 3),
-        ("ablation", 12 * 2 * 2 * 2 * 3),
+        ("main_lora", 16 * 2 * 3),
+        ("ablation", 13 * 2 * 2 * 2 * 3),
         ("sensitivity", 9 * 2 * 2 * 6 * 3),
         ("diagnostics", 2 * 2),
         ("testbed", 9 * 2 * 2 * 2 * 3),

@@ -17,7 +17,7 @@ from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet, short
 from relief_ray.report.remarks import mark
 from relief_ray.report.runs import Loaded, Replicate, grouped
-from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
+from relief_ray.strategies import OUR_VARIANTS, PRESETS, PROPOSED, REFERENCE, VARIANTS
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import percent, with_title
 
@@ -100,7 +100,7 @@ def featured(comparison: Comparison) -> list[Loaded]:
     }
     labels = [label for label, found in replicates.items() if found]
     # RELIEF, then its variants, those with a deadline first.
-    variants = [PROPOSED, *presets_of("ablation of ours"), *presets_of("ablation")]
+    variants = [PROPOSED, *OUR_VARIANTS, *VARIANTS]
     kin = [name for name in sorted(variants, key=lambda name: not PRESETS[name].has_deadline) if name in labels][:1]
     others = [label for label in labels if label not in (REFERENCE, *kin)]
     first = [

@@ -29,7 +29,7 @@ from relief_ray.strategies.common import SLACK
 from relief_ray.support.errors import UserError
 
 Seconds = Callable[[Sequence[GroupId]], float]
-Verdict = Literal["mandatory", "chosen", "budget", "time"]
+GroupVerdict = Literal["mandatory", "chosen", "budget", "time"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ class Offer:
     """
 
     group: GroupId
-    verdict: Verdict
+    verdict: GroupVerdict
     seconds: float
 
 
@@ -152,7 +152,7 @@ def allocate(
         if j in chosen:
             continue
         seconds = load.seconds((*chosen, j))
-        verdict: Verdict = "chosen"
+        verdict: GroupVerdict = "chosen"
         if len(chosen) >= budget:
             verdict = "budget"
         elif seconds > limit_s * (1.0 + SLACK):

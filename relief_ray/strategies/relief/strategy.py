@@ -456,9 +456,16 @@ def _set_by(
     return None if config.is_deadline_given or is_raised else slowest
 
 
-# V0 to V3 of the paper's Table III, and three variants of ours.
+# V0 of the paper's Table III, ours, V1 to V3, and three variants of ours.
 PRESETS = {
     "relief": Preset(Relief()),
+    "relief_plus": Preset(
+        Relief(budget="epochs", max_epochs=1, mean="participants"),
+        title="RELIEF+",
+        kind="RELIEF, ours",
+        about="one epoch of all groups a client can reach, averaged over everybody; with transfer.download=reachable",
+        search={},
+    ),
     "v1": Preset(
         Relief(budget="none"),
         title="RELIEF without elastic training (V1)",

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from relief_ray.core.federated import ExplainRequest, PlannedRun
 from relief_ray.core.messages import ServerState, StageTimes
-from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.strategy import target_s
 from tests.strategies.relief.test_relief import CNN, PAPER
 from tests.toy import LinearPlanner, context_of
@@ -49,6 +49,11 @@ def test_epochs_by_hand():
     assert [t.epochs for t in tasks] == [3, 3, 3, 1, 1, 1, 1, 1]
     assert [len(t.train) for t in tasks] == [14] * 3 + [8] * 3 + [5] * 2
     assert all(t.up == t.train and t.phase == "train" for t in tasks), "there is no bootstrap"
+
+
+def test_relief_plus_is_one_epoch_of_everything_within_reach():
+    tasks = tasks_of(PRESETS["relief_plus"].config)
+    assert [t.epochs for t in tasks] == [1] * 8 and [len(t.up) for t in tasks] == [14] * 3 + [8] * 3 + [5] * 2
 
 
 @pytest.mark.parametrize(
