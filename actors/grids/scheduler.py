@@ -42,7 +42,7 @@ from actors.runtime.placement import Nodes, look_around
 from actors.runtime.session import ray_session
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.copies import Say
-from relief_ray.studies.loop import Loop, check_reusable
+from relief_ray.studies.loop import Loop
 from relief_ray.studies.plan import State, keep_error, look_at
 from relief_ray.support.errors import UserError
 from tune_configs.search import Place
@@ -90,7 +90,7 @@ def side_by_side(
     """
     if not loop.plan.is_grid:
         for state in (state for state in loop.states if state.is_finished):
-            loop.callback.note(f"{state.cell.title}: {check_reusable(state)}")
+            loop.reuse(state)
     _stop_file(loop).unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
