@@ -85,15 +85,18 @@ def upward(graph: Graph, circle: Circle) -> int:
     return best(frozenset(circle))
 
 
+# What is seen as a room, by what is looked at.
+VIEWS: Mapping[str, Callable[[str], str | None]] = {
+    "the house": lambda m: child(m, "relief_ray") or m.partition(".")[0],
+    "inside relief_ray": lambda m: child(m, "relief_ray"),
+    "inside actors": lambda m: child(m, "actors"),
+}
+
+
 def table(graph: Graph) -> str:
     """Figures of the whole house and of its two large packages, as a Markdown table, and the circles of modules."""
-    views = {
-        "the house": lambda m: child(m, "relief_ray") or m.partition(".")[0],
-        "inside relief_ray": lambda m: child(m, "relief_ray"),
-        "inside actors": lambda m: child(m, "actors"),
-    }
     lines = ["| | rooms | floors | arrows | circles | upward arrows |", "|---|---:|---:|---:|---:|---:|"]
-    for title, room_of in views.items():
+    for title, room_of in VIEWS.items():
         house = rooms(graph, room_of)
         round_about = circles(house)
         figures = (

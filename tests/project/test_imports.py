@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.guards.rooms import child, circles, floors, import_graph, rooms, upward
+from tests.guards.rooms import VIEWS, child, circles, floors, import_graph, rooms, upward
 from tests.project.tree import ROOT
 
 # Circles that are left; none may be added.
@@ -46,6 +46,8 @@ def test_modules_import_one_another_in_no_circle():
     graph = import_graph()
     assert graph["actors.cli.main"] and graph["relief_ray.config.experiment"], "imports are seen"
     assert circles(graph) == KNOWN_CIRCLES
+    found = {name: circles(rooms(graph, room_of)) for name, room_of in VIEWS.items()}
+    assert found == {name: [] for name in VIEWS}, "nor do rooms, so that no arrow points up"
 
 
 IMPORT_ALL = """
