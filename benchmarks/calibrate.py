@@ -13,7 +13,7 @@ from relief_ray.core.stages import RAW, CostTable
 from relief_ray.devices.accounting import CostAccountant, Counter
 from relief_ray.devices.calibration import MODELS, NOMINAL_EPOCHS, NOMINAL_WINDOWS
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
-from relief_ray.devices.time import FlopProportional, Split, TimeModel
+from relief_ray.devices.time import FlopProportional, SplitClock, TimeModel
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.registry import BACKBONES
@@ -45,7 +45,7 @@ def fit(costs: CostTable, layout: GroupLayout, *, backbone: str, time_model: str
     """
     if backbone not in TARGET_ENERGY_J:
         raise UserError(f"backbone {backbone!r} has no energy in the paper to fit to; known: {sorted(TARGET_ENERGY_J)}")
-    target, kind = TARGET_ENERGY_J[backbone], FlopProportional if time_model == "flop_proportional" else Split
+    target, kind = TARGET_ENERGY_J[backbone], FlopProportional if time_model == "flop_proportional" else SplitClock
     low, high = log(1e-12), log(1e6)
     if nominal_energy_j(costs, kind(utilisation=exp(high)), layout) >= target:
         raise UserError(

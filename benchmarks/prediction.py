@@ -25,7 +25,7 @@ from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.core.streams import Streams
-from relief_ray.devices.time import Measured, Profile
+from relief_ray.devices.time import MeasuredClock, Profile
 from relief_ray.devices.workload import Workload, footprint, num_steps, shares
 from relief_ray.experiment.setup import Setup, context_of, foreign_profile, prepare, run_clocks
 from relief_ray.profiling.profile import Profiler
@@ -291,7 +291,7 @@ def earlier_profile(path: Path, setup: Setup) -> Profile:
     config = setup.config.model_copy(update={"costs": setup.config.costs.model_copy(update={"profile": str(path)})})
     clocks = run_clocks(config, setup.engine)
     model = clocks["measured"]
-    assert isinstance(model, Measured)
+    assert isinstance(model, MeasuredClock)
     profile, here = model.profile, machine_facts()
     if profile.measured is None:
         raise UserError(f"{path}: does not say how it was measured; take what `relief-ray device profile` wrote")

@@ -13,7 +13,7 @@ from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, MAX_CLAIMS, figure_named, figure_text, read_claims
 from relief_ray.report.claims import Registry, registry_of
 from relief_ray.report.frames import Cells, read_cells
-from relief_ray.report.power_analysis import Outlook, Scatter, outlooks, scatter_of
+from relief_ray.report.power_analysis import ClaimPower, Scatter, claim_powers, scatter_of
 from relief_ray.report.statistics import ALPHA, Sides, detectable, pairs_needed, power, smallest_p
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.studies.plan import Plan, row_of
@@ -178,60 +178,60 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     return lines
 
 
-def _outlooks_of(plan: Plan) -> list[Outlook]:
+def _powers_of(plan: Plan) -> list[ClaimPower]:
     """Return the prospects of each of the plan's claims, before their file is written or after."""
     path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
-    return [] if path is None else outlooks(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
+    return [] if path is None else claim_powers(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
 
 
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
-    found = _outlooks_of(plan)
+    found = _powers_of(plan)
     judged = [_line(o) for o in found if o.num_pairs]
     head = f"\n\nclaims: {len(judged)}, judged over paired runs"
     rest = [f"  {sentence}" for sentence in _not_judged(found)]
     return "" if not found else "\n".join([head, *(filled(line, rest="    ") for line in [*judged, *rest])])
 
 
-def _not_judged(outlooks: Sequence[Outlook]) -> list[str]:
+def _not_judged(claim_powers: Sequence[ClaimPower]) -> list[str]:
     """One sentence with all claims about methods that the plan has no runs of; none where there is no such claim."""
-    unplanned = [o for o in outlooks if not o.num_pairs]
+    unplanned = [o for o in claim_powers if not o.num_pairs]
     briefs = "; ".join(o.claim.brief for o in unplanned)
     return [f"not judged: {briefs} ({unplanned[0].verdict})"] if unplanned else []
 
 
 def cannot_decide(plan: Plan) -> list[str]:
     """A sentence for each claim that the plan's runs will not decide, whatever they give."""
-    found = _outlooks_of(plan)
+    found = _powers_of(plan)
     undecided = [f"{o.claim.brief}: {o.verdict}" for o in found if o.verdict and o.num_pairs]
     return [*undecided, *_not_judged(found)]
 
 
-def _line(outlook: Outlook) -> str:
-    folds, replicates = counted(outlook.num_folds, "fold"), counted(outlook.num_replicates, "replicate")
-    design = f"{outlook.num_pairs} pairs ({folds} x {replicates})"
-    if outlook.verdict:
-        return f"  {outlook.claim.brief}: {design}; {outlook.verdict}"
-    parts = [design, f"smallest adjusted p {outlook.smallest_p:.2g}"]
-    if outlook.detectable_sds is not None:
-        parts.append(f"finds {outlook.detectable_sds:.2f} standard deviations of a paired difference in 80 of 100")
-    if outlook.smallest_p_means > 0.05:
-        parts.append(f"cannot decide on means of replicates alone (adjusted p {outlook.smallest_p_means:.2g} at best)")
-    return f"  {outlook.claim.brief}: {'; '.join(parts)}"
+def _line(claim_power: ClaimPower) -> str:
+    folds, replicates = counted(claim_power.num_folds, "fold"), counted(claim_power.num_replicates, "replicate")
+    design = f"{claim_power.num_pairs} pairs ({folds} x {replicates})"
+    if claim_power.verdict:
+        return f"  {claim_power.claim.brief}: {design}; {claim_power.verdict}"
+    parts = [design, f"smallest adjusted p {claim_power.smallest_p:.2g}"]
+    if claim_power.detectable_sds is not None:
+        parts.append(f"finds {claim_power.detectable_sds:.2f} standard deviations of a paired difference in 80 of 100")
+    if claim_power.smallest_p_means > 0.05:
+        parts.append(f"means of replicates alone cannot decide (adjusted p {claim_power.smallest_p_means:.2g} at best)")
+    return f"  {claim_power.claim.brief}: {'; '.join(parts)}"
 
 
 def claims_facts(plan: Plan) -> list[dict[str, object]]:
     """``claims_text`` as JSON."""
     return [
         {
-            "claim": outlook.claim.brief,
-            "pairs": outlook.num_pairs,
-            "folds": outlook.num_folds,
-            "replicates": outlook.num_replicates,
-            "smallest_adjusted_p": outlook.smallest_p,
-            "smallest_adjusted_p_of_means": outlook.smallest_p_means,
-            "detectable_sds": outlook.detectable_sds,
-            "cannot_decide": outlook.verdict or None,
+            "claim": claim_power.claim.brief,
+            "pairs": claim_power.num_pairs,
+            "folds": claim_power.num_folds,
+            "replicates": claim_power.num_replicates,
+            "smallest_adjusted_p": claim_power.smallest_p,
+            "smallest_adjusted_p_of_means": claim_power.smallest_p_means,
+            "detectable_sds": claim_power.detectable_sds,
+            "cannot_decide": claim_power.verdict or None,
         }
-        for outlook in _outlooks_of(plan)
+        for claim_power in _powers_of(plan)
     ]

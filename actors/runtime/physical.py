@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import ray
 
 from actors.runtime.serialization import EncodedModel, Packed
-from relief_ray.core.messages import ClientId, Measured, OnDevice
+from relief_ray.core.messages import ClientId, MeasuredRound, OnDevice
 from relief_ray.devices.meter import PowerMeter
 from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.support.process import Device, device_name
@@ -75,7 +75,7 @@ class DeviceWatch(PowerMeter):
 class RoundLog:
     """Collects the measured clients of one round."""
 
-    answers: dict[ClientId, tuple[float, Measured]] = field(default_factory=dict)
+    answers: dict[ClientId, tuple[float, MeasuredRound]] = field(default_factory=dict)
     """By client, when its answer was here (monotonic clock), and what is known by then: all but its waiting."""
 
     def add(
@@ -83,10 +83,10 @@ class RoundLog:
     ) -> None:
         """Note an answer that has just come; without a measurement nothing is noted."""
         if on_device is not None:
-            known = Measured(on_device=on_device, up_s=up_s, wait_s=0.0, bytes_down=bytes_down, bytes_up=bytes_up)
+            known = MeasuredRound(on_device=on_device, up_s=up_s, wait_s=0.0, bytes_down=bytes_down, bytes_up=bytes_up)
             self.answers[client] = time.monotonic(), known
 
-    def finish(self) -> dict[ClientId, Measured]:
+    def finish(self) -> dict[ClientId, MeasuredRound]:
         """The round's training is over now: who has answered has waited until then."""
         over_s = time.monotonic()
         return {client: replace(known, wait_s=over_s - here_s) for client, (here_s, known) in self.answers.items()}

@@ -19,7 +19,7 @@ from relief_ray.core.messages import ClientInfo, Fleet, Receipt, StageTimes
 from relief_ray.core.stages import Engine
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import DeviceType
-from relief_ray.devices.time import Measured, Profile, Split, Throughput
+from relief_ray.devices.time import MeasuredClock, Profile, SplitClock, Throughput
 from relief_ray.experiment.setup import Setup
 from relief_ray.profiling.profile import (
     EVERYTHING,
@@ -122,8 +122,8 @@ def bills(prepared: Setup, num_windows: int, seen: Seen, row: Throughput) -> dic
         counter=prepared.accountant.counter,
         types={DEVICE: DeviceType(name=DEVICE, tops=1.0, active_power_w=1.0)},
         clocks={
-            "split": Split(),
-            "measured": Measured(profile=profile),
+            "split": SplitClock(),
+            "measured": MeasuredClock(profile=profile),
         },
     )
     bills_by_name = {}

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
-from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
+from relief_ray.data.checks import (
+    FIXES,
+    Violation,
+    content_digest,
+    in_words,
+    spec_violations,
+    structure,
+    violations_of_all,
+)
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
 from relief_ray.data.describe import cache_problems, without_windows
@@ -101,15 +109,15 @@ def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdi
 
 
 def _description(bench: _Bench) -> _Violations:
-    return _by_rule(spec_faults(bench.spec))
+    return _by_rule(spec_violations(bench.spec))
 
 
-def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:
+def _by_rule(violations: Sequence[Violation]) -> dict[str, str]:
     """The violations of each broken rule in one text."""
     return {
-        rule: "; ".join(in_words(fault for fault in faults if fault.rule == rule))
+        rule: "; ".join(in_words(violation for violation in violations if violation.rule == rule))
         for rule in DATA_RULES
-        if any(fault.rule == rule for fault in faults)
+        if any(violation.rule == rule for violation in violations)
     }
 
 
@@ -128,9 +136,9 @@ def _parses(bench: _Bench) -> None:
 
 def _recordings(bench: _Bench) -> _Violations:
     spec, recordings = bench.spec, bench.recordings
-    faults = faults_of_all(spec, recordings, refuse_absent_classes=True)
+    violations = violations_of_all(spec, recordings, refuse_absent_classes=True)
     # Where nothing contradicts it: lengths of activities and ranges of values that the description excludes.
-    return _by_rule(faults or [fault for recording in recordings.values() for fault in structure(spec, recording)])
+    return _by_rule(violations or [one for recording in recordings.values() for one in structure(spec, recording)])
 
 
 def _constant(bench: _Bench) -> _Violations:

@@ -101,7 +101,7 @@ class Conformance(Printed):
 
 
 # What is judged, without verdicts, and the verdicts as they are reached; each takes up to minutes.
-Trial = tuple[Conformance, Iterator[Verdict]]
+Judged = tuple[Conformance, Iterator[Verdict]]
 
 
 def judged_of(
@@ -110,7 +110,7 @@ def judged_of(
     executors: Mapping[str, MakeExecutor],
     equals: str = "",
     within: float = 0.0,
-) -> Trial:
+) -> Judged:
     """Return what a name or an import path stands for, and its verdicts, each judged when it is asked for.
 
     Args:
@@ -158,7 +158,7 @@ def names_dataset(target: str) -> bool:
     return issubclass(_kind_of(target), Loader)
 
 
-def _of_data(target: str, settings: Sequence[Setting]) -> Trial:
+def _of_data(target: str, settings: Sequence[Setting]) -> Judged:
     loader = load_own(target) if is_path(target) else DATASETS[target]
     values = assign({"data": {}}, settings)
     section = values["data"]
@@ -171,7 +171,7 @@ def _of_data(target: str, settings: Sequence[Setting]) -> Trial:
     return judged, check_loader(loader, section)
 
 
-def _of_backbone(target: str, settings: Sequence[Setting]) -> Trial:
+def _of_backbone(target: str, settings: Sequence[Setting]) -> Judged:
     """``hidden=8`` sets a field of the backbone."""
     problem = {**PROBLEM, "backbone": {"name": target}}
     config = parse(assign(problem, _for_method(settings, "backbone")), "conformance")
@@ -181,7 +181,7 @@ def _of_backbone(target: str, settings: Sequence[Setting]) -> Trial:
     return judged, check_backbone(config)
 
 
-def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Trial:
+def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Judged:
     """Settings of the strategy are the method's alone."""
     paths = _for_method(settings)
     common = [s for s in paths if not s.path.startswith("strategy.")]

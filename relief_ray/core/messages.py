@@ -49,7 +49,7 @@ class OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredRound:
     """One client's measured round.
 
     Attributes:
@@ -449,7 +449,7 @@ class Trained:
     refused: tuple[Receipt, ...] = ()
     pairwise: tuple[Update, ...] = ()
     moved_bytes: int = 0
-    measured: Mapping[ClientId, Measured] = field(default_factory=dict)
+    measured: Mapping[ClientId, MeasuredRound] = field(default_factory=dict)
 
     @property
     def worked(self) -> tuple[Receipt, ...]:

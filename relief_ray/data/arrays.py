@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from relief_ray.data.checks import content_digest, faults_of_all, refuse, spec_faults, with_own_types
+from relief_ray.data.checks import content_digest, refuse, spec_violations, violations_of_all, with_own_types
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import MARKER, some_of
 from relief_ray.plugins.load import STORED
@@ -116,7 +116,7 @@ def dataset(
         window_s=samples / int(rate_hz) or window_s or 5.12,
         cut=samples > 0,
     )
-    refuse(f"rr.dataset({name!r})", spec_faults(spec) or faults_of_all(spec, recordings))
+    refuse(f"rr.dataset({name!r})", spec_violations(spec) or violations_of_all(spec, recordings))
     contents = [[content_digest(each), dict(each.facts)] for each in recordings.values()]
     full = f"{STORED}{name}@{sha256_json([asdict(spec), synthetic, contents])[:12]}"
     _write(_folder(full), spec, recordings, synthetic)

@@ -1,4 +1,4 @@
-"""Checks of a dataset's description and of its parsed recordings: each fault in words, with the rule that it breaks.
+"""Checks of a dataset's description and of its parsed recordings, with the rule that each violation breaks.
 
 A user's loader is refused by these checks wherever it is used; `relief-ray conformance` reports them rule by rule.
 """
@@ -16,12 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from relief_ray.data.figures import SensorFigures, measure
 from relief_ray.data.loader import DatasetSpec, Ints, Recording
-from relief_ray.support.errors import UserError, clipped, listed, several, shown
+from relief_ray.support.errors import UserError, clipped, counted, listed, several, shown
 from relief_ray.support.frozen import numbers_or_text, strictly
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
-# What a fault of each rule is mended by.
+# What a violation of each rule is mended by.
 FIXES: Mapping[DataRule, str] = {
     "description": "mend the field of DatasetSpec that is named",
     "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
@@ -50,7 +50,7 @@ _SLACK = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class Violation:
     """One broken rule.
 
     Attributes:
@@ -66,41 +66,41 @@ class Fault:
     counts: tuple[int, ...] = ()
 
 
-def in_words(faults: Iterable[Fault]) -> list[str]:
+def in_words(violations: Iterable[Violation]) -> list[str]:
     """The findings, each once, after the subjects that it holds for; their counts are added up."""
-    alike: dict[str, list[Fault]] = {}
-    for fault in faults:
-        alike.setdefault(fault.found, []).append(fault)
+    alike: dict[str, list[Violation]] = {}
+    for violation in violations:
+        alike.setdefault(violation.found, []).append(violation)
     lines = []
     for text, members in alike.items():
-        sums = [sum(numbers) for numbers in zip(*(fault.counts for fault in members), strict=True)]
-        whose = [fault.subject for fault in members if fault.subject is not None]
+        sums = [sum(numbers) for numbers in zip(*(violation.counts for violation in members), strict=True)]
+        whose = [violation.subject for violation in members if violation.subject is not None]
         shown = text.format(*sums) if sums else text
         lines.append(f"{several('subject', whose)}: {shown}" if whose else shown)
     return lines
 
 
-def refuse(where: str, faults: Sequence[Fault]) -> None:
-    """Raise a UserError that lists the faults by rule, each rule with its fix; return if there are no faults."""
-    if not faults:
+def refuse(where: str, violations: Sequence[Violation]) -> None:
+    """Raise a UserError that lists the violations by rule, each rule with its fix, if there are any."""
+    if not violations:
         return
-    lines = [f"{where}: {len(faults)} fault{'s' if len(faults) > 1 else ''}"]
+    lines = [f"{where}: {counted(len(violations), 'error')}"]
     for rule in FIXES:
-        texts = in_words(fault for fault in faults if fault.rule == rule)
+        texts = in_words(violation for violation in violations if violation.rule == rule)
         lines += [f"  {rule}: {text}" for text in texts[:_SHOWN]]
         lines += [f"  {rule}: and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
         lines += [f"    fix: {FIXES[rule]}"] if texts else []
     raise UserError("\n".join(lines))
 
 
-def spec_faults(spec: DatasetSpec) -> list[Fault]:
+def spec_violations(spec: DatasetSpec) -> list[Violation]:
     """The fields of a dataset's description that hold a value of a wrong type; without any, its contradictions."""
     checks = (_description, _lacking, _people, _classes, _modalities, _rates)
-    return _faults(_types(spec)) or [fault for check in checks for fault in _faults(check(spec))]
+    return _violations(_types(spec)) or [violation for check in checks for violation in _violations(check(spec))]
 
 
-def _faults(found: _Found, subject: int | None = None) -> list[Fault]:
-    return [Fault(rule=rule, found=text, subject=subject) for rule, text in found]
+def _violations(found: _Found, subject: int | None = None) -> list[Violation]:
+    return [Violation(rule=rule, found=text, subject=subject) for rule, text in found]
 
 
 def with_own_types(spec: DatasetSpec) -> DatasetSpec:
@@ -116,13 +116,13 @@ def _types(spec: DatasetSpec) -> _Found:
     try:
         with_own_types(spec)
     except ValidationError as error:
-        for fault in error.errors():
-            name, *places = fault["loc"]
+        for wrong in error.errors():
+            name, *places = wrong["loc"]
             place = "".join(f"[{part!r}]" for part in places)
-            is_tuple = fault["type"] == "tuple_type"
-            hint = f"; a tuple of one value ends with a comma: ({fault['input']!r},)" if is_tuple else ""
-            message = fault["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
-            yield "description", f"{name}{place} = {clipped(repr(fault['input']))}: {message}{hint}"
+            is_tuple = wrong["type"] == "tuple_type"
+            hint = f"; a tuple of one value ends with a comma: ({wrong['input']!r},)" if is_tuple else ""
+            message = wrong["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
+            yield "description", f"{name}{place} = {clipped(repr(wrong['input']))}: {message}{hint}"
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -214,41 +214,43 @@ def window_fault(spec: DatasetSpec) -> str:
     )
 
 
-def faults_of_all(
+def violations_of_all(
     spec: DatasetSpec, recordings: Mapping[int, Recording], *, refuse_absent_classes: bool = False
-) -> list[Fault]:
+) -> list[Violation]:
     """Contradictions between the description and what `parse` returned for every subject, and between subjects."""
-    faults = [fault for subject, parsed in recordings.items() for fault in recording_faults(spec, subject, parsed)]
-    # Label columns can be compared with the description where unknown codes are the only faults, if any.
-    if all(fault.rule == "labels" and fault.counts for fault in faults):
+    violations = [
+        violation for subject, parsed in recordings.items() for violation in recording_violations(spec, subject, parsed)
+    ]
+    # Label columns can be compared with the description where unknown codes are the only violations, if any.
+    if all(violation.rule == "labels" and violation.counts for violation in violations):
         present = {int(code) for recording in recordings.values() for code in np.unique(recording.labels)}
         texts = list(_shifted_codes(spec, present))
         if refuse_absent_classes and not texts:
             texts = list(_absent_classes(spec, present))
-        faults += [Fault(rule="labels", found=text) for text in texts]
-    return faults or [Fault(rule="subjects", found=text) for text in _same_people(recordings)]
+        violations += [Violation(rule="labels", found=text) for text in texts]
+    return violations or [Violation(rule="subjects", found=text) for text in _same_people(recordings)]
 
 
-def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list[Fault]:
+def recording_violations(spec: DatasetSpec, subject: int, recording: object) -> list[Violation]:
     """Contradictions between the description and what `parse` returned for one subject."""
     wrong = f"a {type(recording).__name__}, expected a Recording"
     if isinstance(recording, Recording):
         if recording.subject == subject:
             # Shapes are read of arrays alone, and values by each other's rows.
             return (
-                _faults(_kinds(recording), subject)
-                or _faults(_shapes(spec, recording), subject)
-                or [*_unknown_codes(spec, recording), *_faults(_values(spec, recording), subject)]
+                _violations(_kinds(recording), subject)
+                or _violations(_shapes(spec, recording), subject)
+                or [*_unknown_codes(spec, recording), *_violations(_values(spec, recording), subject)]
             )
         wrong = f"subject {recording.subject}, expected {subject}"
-    return [Fault(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
+    return [Violation(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
 
 
-def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
+def structure(spec: DatasetSpec, recording: Recording) -> list[Violation]:
     """Implausible facts about one subject: activity lengths (absent ones aside), filled readings, value ranges."""
     lengths_s = [float((recording.labels == code).sum()) / spec.rate_hz for code in spec.labels]
-    sensors = _faults(_sensors(spec, measure(spec, recording)), recording.subject)
-    return length_faults(spec, recording.subject, lengths_s) + sensors
+    sensors = _violations(_sensors(spec, measure(spec, recording)), recording.subject)
+    return length_violations(spec, recording.subject, lengths_s) + sensors
 
 
 def _sensors(spec: DatasetSpec, rows: Sequence[SensorFigures]) -> _Found:
@@ -279,11 +281,11 @@ def range_text(spec: DatasetSpec, row: SensorFigures) -> str:
     )
 
 
-def length_faults(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -> list[Fault]:
+def length_violations(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -> list[Violation]:
     """Activities of a person that are much shorter or longer than ``activity_s``; absent activities do not count."""
     shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
     return [
-        Fault(
+        Violation(
             rule="rates",
             found=f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)",
             subject=subject,
@@ -294,7 +296,7 @@ def length_faults(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -
     ]
 
 
-def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
+def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Violation]:
     present, counts = np.unique(recording.labels, return_counts=True)
     known = (*spec.labels, *spec.null_labels)
     unknown = {int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in known}
@@ -306,7 +308,7 @@ def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
         f"{list(spec.null_labels)}"
     )
     numbers = (*unknown.values(), len(recording.labels))
-    return [Fault(rule="labels", found=found, subject=recording.subject, counts=numbers)]
+    return [Violation(rule="labels", found=found, subject=recording.subject, counts=numbers)]
 
 
 def _absent_classes(spec: DatasetSpec, present: set[int]) -> Iterator[str]:

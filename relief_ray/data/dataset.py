@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from relief_ray.data.checks import faults_of_all, refuse
+from relief_ray.data.checks import refuse, violations_of_all
 from relief_ray.data.config import DataConfig
 from relief_ray.data.figures import SensorFigures, measure
 from relief_ray.data.formats.dsa import unit_columns, with_units
@@ -454,7 +454,7 @@ def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
                 "that parses would be another experiment than one that finds the parsed data; let parse() put it back"
             )
     if is_path(spec.name):
-        refuse(spec.name, faults_of_all(spec, dict(zip(spec.subjects, recordings, strict=True))))
+        refuse(spec.name, violations_of_all(spec, dict(zip(spec.subjects, recordings, strict=True))))
     return recordings
 
 

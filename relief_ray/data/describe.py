@@ -9,7 +9,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import Fault, filled_text, in_words, length_faults, range_text, structure
+from relief_ray.data.checks import Violation, filled_text, in_words, length_violations, range_text, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     DamagedEntry,
@@ -152,7 +152,7 @@ def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator
     """The sentences of each kind, each once, after the people that it holds for."""
     for texts in zip(*(_of_sensor(spec, row) for row in sensors), strict=True):
         odd = [(row["subject"], text) for row, text in zip(sensors, texts, strict=True) if text]
-        yield in_words(Fault(rule="channels", found=text, subject=subject) for subject, text in odd)
+        yield in_words(Violation(rule="channels", found=text, subject=subject) for subject, text in odd)
 
 
 def _of_zeros(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> list[str]:
@@ -167,7 +167,7 @@ def _of_zeros(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> list[str]:
         if row["zero_rows"]:
             names.setdefault((row["subject"], row["zero_rows"]), []).append(row["sensor"])
     return in_words(
-        Fault(
+        Violation(
             rule="channels",
             found=f"{listed(zero)} {'are' if len(zero) > 1 else 'is'} 0 in all channels in {number} rows: {advice}",
             subject=subject,
@@ -249,7 +249,7 @@ def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: NDArray[np.float
     """Activities of unusual length, and people with whom every activity is longer or shorter than with the others."""
     chosen = chosen_positions(config)
     yield from in_words(
-        fault for who in chosen for fault in length_faults(spec, spec.subjects[who], seconds[who].tolist())
+        violation for who in chosen for violation in length_violations(spec, spec.subjects[who], seconds[who].tolist())
     )
     for who, ratio in _apart(seconds[[*chosen]].tolist(), _OTHER_LENGTH).items():
         yield (
@@ -469,8 +469,8 @@ class VerifyReport(TypedDict):
         origin: `real` or `SYNTHETIC`.
         files: ``known``, ``differs`` or ``unlisted`` by file, from its digest.
         num_known: number of known files.
-        problems: faults of structure or content.
-        warnings: oddities that are no faults.
+        problems: violations of structure or content.
+        warnings: what is odd and breaks no rule.
         ok: whether there are no problems; digests do not count.
     """
 
@@ -506,7 +506,9 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
         if listed and state != "known" and not (state == "unlisted" and len(states) > 100)
     ]
     problems = [
-        f"subject {fault.subject}: {fault.found}" for recording in recordings for fault in structure(spec, recording)
+        f"subject {violation.subject}: {violation.found}"
+        for recording in recordings
+        for violation in structure(spec, recording)
     ]
     problems += cache_problems(spec, source, recordings)
     return {

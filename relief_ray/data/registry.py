@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from relief_ray.data.arrays import stored
-from relief_ray.data.checks import refuse, spec_faults, with_own_types
+from relief_ray.data.checks import refuse, spec_violations, with_own_types
 from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
@@ -31,7 +31,7 @@ def get_loader(name: str) -> Loader:
     """
     if is_path(name):
         loader = load_own(import_path(name))
-        refuse(f"data.name = {loader.spec.name!r}, its DatasetSpec", spec_faults(loader.spec))
+        refuse(f"data.name = {loader.spec.name!r}, its DatasetSpec", spec_violations(loader.spec))
         return replace(loader, spec=with_own_types(loader.spec))
     if name not in DATASETS and (hint := what_to_type(name, Loader)):
         raise UserError(f"dataset {shown(name)} is unknown: {hint}")

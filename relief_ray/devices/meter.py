@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from time import monotonic
 
-from relief_ray.devices.power_sensors import Heat, Rail, Reading, find_rails, heat, total_rails, was_throttled
+from relief_ray.devices.power_sensors import Heat, Rail, RailReading, find_rails, heat, total_rails, was_throttled
 
 PERIOD_S, _HEAT_PERIOD_S = 0.1, 1.0
 # Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.
@@ -28,7 +28,7 @@ class Sample:
     """All rails at one moment of the monotonic clock."""
 
     at_s: float
-    readings: tuple[Reading, ...]
+    readings: tuple[RailReading, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +190,7 @@ class PowerMeter:
         return stuck
 
 
-def _sum(row: Sequence[Reading]) -> float | None:
+def _sum(row: Sequence[RailReading]) -> float | None:
     """Sum of the rails' power at one moment; None if a rail is missing."""
     watts = [reading.watts for reading in row if reading.watts is not None]
     return sum(watts) if len(watts) == len(row) else None

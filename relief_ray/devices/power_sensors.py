@@ -137,7 +137,7 @@ _MICRO = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class RailReading:
     """One look at a rail.
 
     Attributes:
@@ -167,7 +167,7 @@ class Rail:
     files: tuple[Path, ...]
     unit_w: float
 
-    def read(self) -> Reading:
+    def read(self) -> RailReading:
         """Read the rail once. A product that no board has is refused: a sensor that is so far off measures nothing."""
         numbers = []
         for file in self.files:
@@ -175,13 +175,13 @@ class Rail:
                 numbers.append(int(read_whole(file).decode("ascii")))
             except (OSError, ValueError) as error:
                 reason = (error.strerror if isinstance(error, OSError) else None) or "not a whole number"
-                return Reading(watts=None, why=f"{file.name}: {reason}")
+                return RailReading(watts=None, why=f"{file.name}: {reason}")
         watts = prod(numbers, start=self.unit_w)
         if watts < 0:
-            return Reading(watts=None, raw=tuple(numbers), why=f"negative: {watts:.3g} W")
+            return RailReading(watts=None, raw=tuple(numbers), why=f"negative: {watts:.3g} W")
         if watts > _MOST_W:
-            return Reading(watts=None, raw=tuple(numbers), why=f"more than any board's: {watts:.3g} W")
-        return Reading(watts=watts, raw=tuple(numbers))
+            return RailReading(watts=None, raw=tuple(numbers), why=f"more than any board's: {watts:.3g} W")
+        return RailReading(watts=watts, raw=tuple(numbers))
 
     @property
     def is_input(self) -> bool:

@@ -140,7 +140,7 @@ class FlopProportional(_Fitted):
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
 
-class Split(_Fitted):
+class SplitClock(_Fitted):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
 
     counted = "split"
@@ -160,16 +160,16 @@ class Split(_Fitted):
         )
 
 
-class SplitNaive(Split):
-    """``Split`` on the FLOPs of an engine that computes every layer in every epoch."""
+class SplitNaive(SplitClock):
+    """``SplitClock`` on the FLOPs of an engine that computes every layer in every epoch."""
 
     name = "split_naive"
     about = "forward, backward and optimizer counted, every layer run in every epoch"
     engine = "naive"
 
 
-class SplitReuse(Split):
-    """``Split`` on the FLOPs of an engine that computes what training cannot change once a round."""
+class SplitReuse(SplitClock):
+    """``SplitClock`` on the FLOPs of an engine that computes what training cannot change once a round."""
 
     name = "split_reuse"
     about = "the same, but frozen layers are computed once a round"
@@ -256,7 +256,7 @@ class Profile(FrozenConfig):
     devices: dict[str, Throughput] = Field(min_length=1)
 
 
-class Measured(TimeModel):
+class MeasuredClock(TimeModel):
     """Time from a device profile: each phase has its own speed."""
 
     name = "measured"
@@ -267,7 +267,7 @@ class Measured(TimeModel):
     profile: Profile
 
     @classmethod
-    def build(cls, context: ClockContext) -> Measured:
+    def build(cls, context: ClockContext) -> MeasuredClock:
         """The clock of the device profile, which has to be there."""
         assert context.profile is not None, "a clock that needs a profile is only built with one"
         return cls(profile=context.profile)
@@ -359,7 +359,7 @@ _BUILT_IN: tuple[type[TimeModel], ...] = (
     FlopProportional,
     SplitNaive,
     SplitReuse,
-    Measured,
+    MeasuredClock,
 )
 
 CLOCKS: Mapping[str, type[TimeModel]] = {kind.name: kind for kind in _BUILT_IN}

@@ -26,7 +26,7 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.accounting import CostAccountant, CostPlanner, Counter, WholeRounds, assumed_engine
 from relief_ray.devices.calibration import utilisations
 from relief_ray.devices.fleet import DeviceType, build_fleet, device_types, with_windows
-from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, build_clocks, load_profile
+from relief_ray.devices.time import ClockContext, MeasuredClock, Profile, TimeModel, build_clocks, load_profile
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.kernels.library import require_library, why_missing
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
@@ -94,7 +94,7 @@ def profile_settings(config: ExperimentConfig, shape: InputShape) -> SpeedSettin
 def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping[str, TimeModel]) -> tuple[str, ...]:
     """A warning where the device profile was measured with another shape, size or rank than the run's."""
     clock = clocks.get("measured")
-    if not isinstance(clock, Measured) or clock.profile.measured is None:
+    if not isinstance(clock, MeasuredClock) or clock.profile.measured is None:
         return ()
     seen, wanted = clock.profile.measured.settings, profile_settings(config, shape)
     ignored = {BATCH, *(f"backbone.{k}" for k in config.backbone.same_speed)}
@@ -125,7 +125,7 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
                 raise UserError(f"fleet.types.{name}.profile: {kind.profile} has rows for {listed(last.devices)}")
             rows[name] = last.devices.get(name) or next(iter(last.devices.values()))
     is_partial = base is None and not types.keys() <= rows.keys()
-    if last is None or (is_partial and config.costs.planning_time != Measured.name):
+    if last is None or (is_partial and config.costs.planning_time != MeasuredClock.name):
         return None
     return (base or last).model_copy(update={"devices": rows})
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 from pydantic_core import from_json, to_json
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
-from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
+from relief_ray.core.messages import MeasuredRound, Power, RoundCost, StageTimes
 from relief_ray.plugins.parts import OwnParts
 from relief_ray.support.errors import Cause, UserError
 from relief_ray.support.files import page, read_whole, values_in
@@ -228,7 +228,7 @@ class PhysicalRecord(Record):
         return None if None in stages else sum(s for s in stages if s is not None)
 
 
-def physical_record(measured: Measured, stages: StageTimes | None) -> PhysicalRecord:
+def physical_record(measured: MeasuredRound, stages: StageTimes | None) -> PhysicalRecord:
     """Convert a measurement; ``stages``: the client's measured stages, None where its receipt is missing."""
     times = {} if stages is None else {name: getattr(stages, name) for name in _STAGES}
     known = asdict(measured)

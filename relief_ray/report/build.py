@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from relief_ray.report.claims import Judgement, Registry, in_words, judge, scatter, verdict_table
+from relief_ray.report.claims import ClaimResults, Registry, in_words, judge, scatter, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
@@ -233,7 +233,7 @@ def lead(inventory: Inventory, settings: Sequence[Comparison]) -> str:
 def _setting(
     comparison: Comparison,
     slug: str,
-    judgement: Judgement | None,
+    judgement: ClaimResults | None,
     known: Sequence[Comparison],
     is_folded: bool,
     is_named: bool,

@@ -92,7 +92,7 @@ _TONES: Mapping[Verdict, Tone] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedClaim:
+class ClaimResult:
     """A claim with its verdict."""
 
     claim: Claim
@@ -112,10 +112,10 @@ class JudgedClaim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
+class ClaimResults:
     """Verdicts of one setting."""
 
-    claims: tuple[JudgedClaim, ...]
+    claims: tuple[ClaimResult, ...]
     """In the order of the file."""
     num_claims: int
     """Number of claims over which p-values were corrected."""
@@ -125,13 +125,13 @@ class Judgement:
     """The A/A rate of every figure that a claim names, where there are enough runs."""
 
 
-def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[Judgement | None], tuple[str, ...]]:
+def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[ClaimResults | None], tuple[str, ...]]:
     """Verdicts for each comparison, None where no claim is about it, and sentences on claims that fit none or several.
 
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
     """
     problems, number = [*registry.problems], registry.num_claims
-    judged: dict[int, tuple[Registered, list[JudgedClaim]]] = {}
+    judged: dict[int, tuple[Registered, list[ClaimResult]]] = {}
     for file in registry.files:
         claims = file.claims.claims
         found = [c for c in comparisons if c.runs and is_about(file.claims, c.first.config)]
@@ -148,7 +148,7 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
     tested = [c.outcome.p for _, of_file in judged.values() for c in of_file if c.outcome is not None]
     adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
     judgements = {
-        place: Judgement(
+        place: ClaimResults(
             claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in of_file),
             num_claims=number,
             at=file.committed.at,
@@ -161,7 +161,7 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[J
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
 
 
-def _decided(judged: JudgedClaim, outcome: Paired, p_holm: float) -> JudgedClaim:
+def _decided(judged: ClaimResult, outcome: Paired, p_holm: float) -> ClaimResult:
     verdict = judged.verdict
     if verdict == "undecided" and p_holm < ALPHA:
         is_for = judged.claim.margin is not None or outcome.mean > 0
@@ -169,12 +169,12 @@ def _decided(judged: JudgedClaim, outcome: Paired, p_holm: float) -> JudgedClaim
     return replace(judged, verdict=verdict, p_holm=p_holm)
 
 
-def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> JudgedClaim:
+def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> ClaimResult:
     """The claim's test, still without the correction, or the reason why there is none."""
     found = run_pairs(comparison, claim.first, claim.second, claim.figure)
     obstacle = _obstacle(comparison, found, claim, file)
     if obstacle is not None:
-        return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
+        return ClaimResult(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome, sides = judge_pairs(found, claim.margin), sides_of(claim)
     least, needed = smallest_p(outcome.num_pairs, sides, num_claims), fewest_pairs(num_claims, sides)
     evidence = _evidence(outcome, claim, found)
@@ -185,7 +185,7 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
         )
     verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
     shares = variance_shares(found)
-    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
+    return ClaimResult(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
 
 
 def sides_of(claim: Claim) -> Sides:
@@ -247,7 +247,11 @@ def _evidence(outcome: Paired, claim: Claim, scores: DataFrame) -> str:
 
 
 def last_lines(
-    comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = (), *, is_named: bool = False
+    comparison: Comparison,
+    judgement: ClaimResults | None = None,
+    problems: Sequence[str] = (),
+    *,
+    is_named: bool = False,
 ) -> tuple[str, ...]:
     """Sentence on what the runs decide about the claims that were named before them.
 
@@ -278,7 +282,7 @@ def _untested(*, is_named: bool) -> str:
     return f"Described, not tested: {why}."
 
 
-def in_words(comparison: Comparison, judgement: Judgement | None, *, is_named: bool) -> tuple[str, ...]:
+def in_words(comparison: Comparison, judgement: ClaimResults | None, *, is_named: bool) -> tuple[str, ...]:
     """What the runs say, a line per method, and how many claims they support: for a page that has the claims' table."""
     mark, methods = () if comparison.is_real else (_SYNTHETIC,), what_they_do(comparison)
     if judgement is None:
@@ -293,7 +297,7 @@ def in_words(comparison: Comparison, judgement: Judgement | None, *, is_named: b
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)
 
 
-def _worded(judged: JudgedClaim, name: str) -> str:
+def _worded(judged: ClaimResult, name: str) -> str:
     """``v1 > fedavg in F1 (+3.1 [+1.0, +5.2] points, adjusted p = 0.01)``; the reason where nothing was decided."""
     shown, outcome = judged.evidence, judged.outcome
     if outcome is not None and judged.verdict == "cannot decide":
@@ -315,7 +319,7 @@ NOTE = (
 )
 
 
-def verdict_table(judgement: Judgement) -> Table:
+def verdict_table(judgement: ClaimResults) -> Table:
     """Table with one row per claim; a note gives the titles of presets, which claims name by what one types."""
     labels = dict.fromkeys(label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
     presets = dict.fromkeys(label.partition(" (")[0] for label in labels)
@@ -331,7 +335,7 @@ def verdict_table(judgement: Judgement) -> Table:
     )
 
 
-def _row(judged: JudgedClaim) -> Row:
+def _row(judged: ClaimResult) -> Row:
     ps = {"p": None if judged.outcome is None else judged.outcome.p, "p_holm": judged.p_holm}
     cells = (
         Cell(judged.verdict, tone=_TONES.get(judged.verdict, "")),
@@ -343,7 +347,7 @@ def _row(judged: JudgedClaim) -> Row:
     return Row(name, cells)
 
 
-def scatter(judgement: Judgement) -> Paragraphs:
+def scatter(judgement: ClaimResults) -> Paragraphs:
     """Paragraphs on the sources of every tested claim's scatter, and on the A/A rate of the same test."""
     lines = [
         f"{judged.claim.first} and {judged.claim.second}, {figure_text(judged.claim.figure)}: variance of the "

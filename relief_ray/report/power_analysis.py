@@ -109,7 +109,7 @@ def _sd_interval(sd: float, number: int) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outlook:
+class ClaimPower:
     """Prospects of a claim, from the planned runs alone.
 
     Attributes:
@@ -149,7 +149,7 @@ class Outlook:
         return ""
 
 
-def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
+def claim_powers(claims: Claims, cells: Sequence[PlannedCell]) -> list[ClaimPower]:
     """Return the prospects of each claim, from the planned cells."""
     planned, number = planned_replicates(claims, cells), len(claims.claims)
     found = []
@@ -159,7 +159,7 @@ def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
         num_replicates = len({first[pair] for pair in pairs})
         sides = sides_of(claim)
         found.append(
-            Outlook(
+            ClaimPower(
                 claim=claim,
                 num_pairs=len(pairs),
                 num_folds=len({fold for fold, _, _ in pairs}),

@@ -46,7 +46,7 @@ from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Recorded, RunRecord
 from relief_ray.report.comparison import flat_settings
-from relief_ray.report.power_analysis import outlooks
+from relief_ray.report.power_analysis import claim_powers
 from relief_ray.report.runs import choice_kind, config_value
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE, facts_of
@@ -366,7 +366,7 @@ class Plan:
             UserError: one does: it would be tested until it holds.
         """
         claims = read_claims(self.out / CLAIMS_FILE)[0]
-        for had, has in zip(outlooks(claims, before), outlooks(claims, rows), strict=True):
+        for had, has in zip(claim_powers(claims, before), claim_powers(claims, rows), strict=True):
             if not had.verdict and has.num_pairs > had.num_pairs:
                 raise UserError(
                     f"{self.out}: the claim {had.claim.brief} has {had.num_pairs} planned pairs, which can decide it, "

@@ -221,7 +221,7 @@ def _ended(end: End) -> str:
     return "  ".join([end.why if end.reused else f"{end.status} in {end.seconds:.1f} s", *scores(end.record)])
 
 
-class Lines(Shown):
+class LineDisplay(Shown):
     """Plain lines: of a single run one per round; of several one per run, of many one now and then."""
 
     def __init__(
@@ -273,7 +273,7 @@ class Remaining(ProgressColumn):
         return Text(f"~{left_s:.0f} s left" if left_s < 120 else f"~{left_s / 60:.0f} min left", style="cyan")
 
 
-class Bar(Lines):
+class Bar(LineDisplay):
     """A bar for all runs together; every finished run leaves a line above it."""
 
     def __init__(self, num_runs: int, num_rounds: int, *, stderr: bool = False) -> None:
@@ -434,7 +434,7 @@ def terminal_display(num_runs: int, num_rounds: int, *, several: bool, stderr: b
     """
     if several:
         return (TableOfSeveral if is_interactive(stderr) else LinesOfSeveral)(stderr=stderr)
-    return Bar(num_runs, num_rounds, stderr=stderr) if is_interactive(stderr) else Lines(num_runs, stderr=stderr)
+    return Bar(num_runs, num_rounds, stderr=stderr) if is_interactive(stderr) else LineDisplay(num_runs, stderr=stderr)
 
 
 def _line(cell: Cell, end: End) -> str:

@@ -20,7 +20,7 @@ from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.build import FIGURES, build, command_of, default_place, write
-from relief_ray.report.claims import JudgedClaim, Registry, judge, last_lines, registry_of, verdict_table
+from relief_ray.report.claims import ClaimResult, Registry, judge, last_lines, registry_of, verdict_table
 from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.figures.devices import allocation
 from relief_ray.report.figures.progress import curves
@@ -116,7 +116,7 @@ class Verdicts:
     """
 
     sentences: tuple[str, ...]
-    claims: tuple[JudgedClaim, ...]
+    claims: tuple[ClaimResult, ...]
     markdown: str
 
     def __str__(self) -> str:

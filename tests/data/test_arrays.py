@@ -184,10 +184,10 @@ REFUSED = {
     "a slice too long": ({"sensors": {"acc": slice(3, 9)}}, r"sensors\['acc'\]: found slice\(3, 9, None\)"),
     "no columns": ({"sensors": {"acc": []}}, "expected columns that signals have, at least one"),
     "a shared column": ({"sensors": {**SENSORS, "mag": [2]}}, r"sensors\['mag'\]: found column 2, which 'acc' has"),
-    "a window": ({"window_s": 0.1}, r"rr.dataset\('mine'\): 1 fault\n.*windows of 0.1 s at 10 Hz hold 1 samples"),
+    "a window": ({"window_s": 0.1}, r"rr.dataset\('mine'\): 1 error\n.*windows of 0.1 s at 10 Hz hold 1 samples"),
     "a window of cut ones": ({**cut(), "window_s": 2.0}, "window_s: found 2.0, expected none, as these windows"),
     "overlap": (overlapping(), "windows every 2 of 8 samples.*expected windows that overlap by half at most"),
-    "a sensor's name": ({"sensors": {"acc/x": [0]}}, r"rr.dataset\('mine'\): 1 fault\n.*'acc/x'"),
+    "a sensor's name": ({"sensors": {"acc/x": [0]}}, r"rr.dataset\('mine'\): 1 error\n.*'acc/x'"),
 }  # fmt: skip
 
 

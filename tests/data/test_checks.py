@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from relief_ray.data import load_dataset
-from relief_ray.data.checks import in_words, recording_faults, refuse, spec_faults
+from relief_ray.data.checks import in_words, recording_violations, refuse, spec_violations
 from relief_ray.data.dataset import locate
 from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
@@ -29,7 +29,7 @@ def lab(write, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_built_in_descriptions_have_no_fault(name: str) -> None:
-    assert spec_faults(get_spec(name)) == []
+    assert spec_violations(get_spec(name)) == []
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
     ],
 )
 def test_contradictions_of_a_description(changed: dict[str, object], rule: str, said: str) -> None:
-    faults = spec_faults(replace(SPEC, **changed))
+    faults = spec_violations(replace(SPEC, **changed))
     assert [fault.rule for fault in faults] == [rule]
-    with pytest.raises(UserError, match=rf"(?s)lab: 1 fault\n  {rule}: {said}.*\n    fix: "):
+    with pytest.raises(UserError, match=rf"(?s)lab: 1 error\n  {rule}: {said}.*\n    fix: "):
         refuse("lab", faults)
 
 
@@ -154,8 +154,8 @@ def changed_signal(value: float) -> np.ndarray:
     ],
 )
 def test_contradictions_of_a_recording(sound: Recording, changed: dict[str, object], rule: str, said: str) -> None:
-    assert recording_faults(SPEC, 3, sound) == []
-    (fault,) = recording_faults(SPEC, 3, replace(sound, **changed))
+    assert recording_violations(SPEC, 3, sound) == []
+    (fault,) = recording_violations(SPEC, 3, replace(sound, **changed))
     (text,) = in_words([fault])
     assert (fault.rule, fault.subject) == (rule, 3) and text.startswith("subject 3: ") and said in text
 
@@ -165,19 +165,19 @@ def test_the_same_wrong_code_of_several_people_is_said_once(sound: Recording) ->
     faults = []
     for person, rows in ((1, 20), (2, 30), (3, 25)):
         labels = np.repeat(np.int16([1, 13]), [100 - rows, rows])
-        faults += recording_faults(SPEC, person, replace(sound, subject=person, labels=labels))
+        faults += recording_violations(SPEC, person, replace(sound, subject=person, labels=labels))
     (text,) = in_words(faults)
     assert text.startswith("subjects 1, 2 and 3: code 13 in 75 rows of 300; the files have the codes [1, 13]")
 
 
 def test_what_is_no_recording_is_said(sound: Recording) -> None:
-    (fault,) = recording_faults(SPEC, 3, sound.signal)
+    (fault,) = recording_violations(SPEC, 3, sound.signal)
     assert "parse() returned a ndarray, expected a Recording" in fault.found
 
 
 def test_null_labels_are_the_loaders(sound: Recording) -> None:
     labels = np.repeat(np.array([1, 99], np.int16), [80, 20])
-    assert recording_faults(replace(SPEC, null_labels=(0, 99)), 3, replace(sound, labels=labels)) == []
+    assert recording_violations(replace(SPEC, null_labels=(0, 99)), 3, replace(sound, labels=labels)) == []
 
 
 NOT_REFUSED = {"constant", "repeats", "place", "rates", "windows", "leakage"}  # judged by `conformance` alone

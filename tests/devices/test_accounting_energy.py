@@ -5,7 +5,7 @@ import pytest
 from relief_ray.core.messages import ClientInfo, Fleet, StageTimes
 from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import PRESETS, DeviceType
-from relief_ray.devices.time import Measured, Profile, throughput
+from relief_ray.devices.time import MeasuredClock, Profile, throughput
 from relief_ray.devices.workload import Workload
 
 LINK = 1e6
@@ -37,7 +37,7 @@ def board_round(loads):
         update={"downlink_mbit_s": LINK / 125_000, "latency_s": 0.0}
     )
     types = {name: PRESETS["testbed"][name].model_copy(update={"latency_s": 0.0}) for name in loads}
-    model = Measured(
+    model = MeasuredClock(
         profile=Profile(origin="figures of Section VII", backbone="any", devices=dict.fromkeys(loads, row))
     )
     fleet = pair(*loads)

@@ -7,7 +7,7 @@ from relief_ray.devices.time import (
     CLOCKS,
     ClockContext,
     FlopProportional,
-    Measured,
+    MeasuredClock,
     Profile,
     SplitNaive,
     SplitReuse,
@@ -39,7 +39,7 @@ def test_a_run_records_every_built_in_clock_that_can_be_built():
         "split_naive": SplitNaive(utilisation=0.5),
         "split_reuse": SplitReuse(utilisation=0.5),
     }
-    assert build_clocks(context(PROFILE), "measured") == {**plain, "measured": Measured(profile=PROFILE)}
+    assert build_clocks(context(PROFILE), "measured") == {**plain, "measured": MeasuredClock(profile=PROFILE)}
     engines = {name: kind.engine for name, kind in CLOCKS.items()}
     assert engines == {"flop_proportional": "naive", "split_naive": "naive", "split_reuse": "reuse", "measured": None}
 
@@ -90,11 +90,11 @@ def test_a_users_clock_on_a_fitted_one_takes_its_utilisation(write):
     text = """
 from typing import Literal
 
-from relief_ray.devices.time import Split
+from relief_ray.devices.time import SplitClock
 
 
-class Mine(Split):
-    about = "as Split"
+class Mine(SplitClock):
+    about = "as SplitClock"
     kind: Literal["mine"] = "mine"
 """
     path = f"{write(text)}:Mine"

@@ -11,7 +11,7 @@ from relief_ray.core.messages import Assignment, Receipt, StageTimes, Work
 from relief_ray.devices import accounting as planner_module
 from relief_ray.devices.accounting import CostAccountant, CostPlanner, Counter
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
-from relief_ray.devices.time import ClockContext, Profile, Split, Throughput, build_clocks
+from relief_ray.devices.time import ClockContext, Profile, SplitClock, Throughput, build_clocks
 
 MODALITIES = ("acc", "gyro", "hr")
 ROW = Throughput(forward_flops_per_s=1e3, backward_flops_per_s=2e3, optimizer_flops_per_s=3e3)
@@ -120,7 +120,7 @@ def test_the_same_work_takes_longer_on_a_slower_device(world):
     extra_s = []
     for n in (0, 7):
         task = task_of(layout, n, ["head"])
-        planner = planner_of(world, Split(utilisation=1e-12))
+        planner = planner_of(world, SplitClock(utilisation=1e-12))
         gap = planner.times(n, replace(task, step_flops=50.0)).compute_s - planner.times(n, task).compute_s
         extra_s.append(gap / (2 * -(-fleet[n].num_windows // 8)))
     assert extra_s[1] / extra_s[0] == pytest.approx(types["A"].flops_per_s / types["C"].flops_per_s)
@@ -150,7 +150,7 @@ def test_measured_clock_uses_the_engine_that_ran(world):
 def test_payload_bytes_are_the_codecs(world):
     layout, _fleet, types, _ = world
     task = task_of(layout, 3, ["A.acc", "A.gyro"])
-    planner = planner_of(world, Split())
+    planner = planner_of(world, SplitClock())
     load = planner.load(3, task)
     assert (load.bytes_up, load.bytes_down) == (
         encoded_nbytes(layout, task.up),
@@ -169,7 +169,7 @@ def test_answers_do_not_depend_on_what_was_asked_before(world, toy, monkeypatch)
 
     def fresh():
         counter = Counter(toy.fork(), layout, "zero_input")
-        return CostPlanner(counter=counter, fleet=fleet, types=types, model=Split(), engine="reuse", batch_size=8)
+        return CostPlanner(counter=counter, fleet=fleet, types=types, model=SplitClock(), engine="reuse", batch_size=8)
 
     warm = fresh()
     queries = [*tasks, *parted, *tasks]
@@ -179,7 +179,7 @@ def test_answers_do_not_depend_on_what_was_asked_before(world, toy, monkeypatch)
 
 def test_planner_travels(world):
     layout = world[0]
-    planner, task = planner_of(world, Split()), task_of(world[0], 1, ["B"])
+    planner, task = planner_of(world, SplitClock()), task_of(world[0], 1, ["B"])
     before = planner.times(1, task)
     assert pickle.loads(pickle.dumps(planner)).times(1, task) == before
     assert len(layout) == 11

@@ -9,9 +9,9 @@ from relief_ray.core.messages import StageTimes
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.time import (
     FlopProportional,
-    Measured,
+    MeasuredClock,
     Profile,
-    Split,
+    SplitClock,
     Throughput,
     load_profile,
     save_profile,
@@ -40,18 +40,19 @@ def test_extra_flops_by_hand():
     """1e12 more: over the device's speed, or at the pace of the profile's optimizer."""
     more = replace(LOAD, extra_flops=1e12)
     assert FlopProportional(utilisation=0.1).times(DEVICE, more).compute_s == pytest.approx(60.0 + 10.0)
-    assert Split(utilisation=0.1).times(DEVICE, more).optimizer_s == pytest.approx(5.0 + 10.0)
-    measured = Measured(profile=Profile(origin="o", backbone="cnn", devices={"C": ROW})).times(DEVICE, more)
+    assert SplitClock(utilisation=0.1).times(DEVICE, more).optimizer_s == pytest.approx(5.0 + 10.0)
+    measured = MeasuredClock(profile=Profile(origin="o", backbone="cnn", devices={"C": ROW})).times(DEVICE, more)
     assert (measured.forward_s, measured.backward_s, measured.optimizer_s) == pytest.approx((10.0, 10.0, 1.0 + 2.0))
 
 
 def test_split_by_hand():
-    times = Split(utilisation=0.1).times(DEVICE, LOAD)
+    times = SplitClock(utilisation=0.1).times(DEVICE, LOAD)
     assert (times.forward_s, times.backward_s, times.optimizer_s) == pytest.approx((10.0, 20.0, 5.0))
 
 
 @pytest.mark.parametrize(
-    "model", [FlopProportional(), Split(), Measured(profile=Profile(origin="o", backbone="cnn", devices={"C": ROW}))]
+    "model",
+    [FlopProportional(), SplitClock(), MeasuredClock(profile=Profile(origin="o", backbone="cnn", devices={"C": ROW}))],
 )
 def test_link_is_the_same_under_every_model(model):
     times = model.times(DEVICE, LOAD)
@@ -60,12 +61,12 @@ def test_link_is_the_same_under_every_model(model):
 
 def test_measured_by_hand_and_its_own_link():
     row = ROW.model_copy(update={"uplink_mbit_s": 8e-5, "latency_s": 0.0})
-    times = Measured(profile=Profile(origin="o", backbone="cnn", devices={"C": row})).times(DEVICE, LOAD)
+    times = MeasuredClock(profile=Profile(origin="o", backbone="cnn", devices={"C": row})).times(DEVICE, LOAD)
     assert times == StageTimes(forward_s=10.0, backward_s=10.0, optimizer_s=1.0, up_s=5.0, down_s=2.0)
 
 
 def test_measured_without_a_row_says_which_there_are():
-    model = Measured(profile=Profile(origin="bench 7", backbone="cnn", devices={"A": ROW}))
+    model = MeasuredClock(profile=Profile(origin="bench 7", backbone="cnn", devices={"A": ROW}))
     with pytest.raises(UserError, match=r"bench 7.*\['A'\].*'C'"):
         model.times(DEVICE, LOAD)
 
@@ -77,7 +78,7 @@ SECONDS = st.floats(1e-3, 1e3)
 def test_throughput_gives_back_the_measured_seconds(forward_s, backward_s, optimizer_s):
     seen = StageTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s)
     profile = Profile(origin="o", backbone="cnn", devices={"C": throughput(LOAD, seen)})
-    times = Measured(profile=profile).times(DEVICE, LOAD)
+    times = MeasuredClock(profile=profile).times(DEVICE, LOAD)
     assert (times.forward_s, times.backward_s, times.optimizer_s) == pytest.approx((forward_s, backward_s, optimizer_s))
 
 

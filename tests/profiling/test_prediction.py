@@ -7,7 +7,7 @@ import pytest
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.messages import Assignment
-from relief_ray.devices.time import Measured
+from relief_ray.devices.time import MeasuredClock
 from relief_ray.experiment.setup import prepare
 from relief_ray.profiling.profile import Profiler
 from relief_ray.training.executor import SerialExecutor
@@ -38,7 +38,7 @@ def ratios(setup, profiler):
             (receipt,) = executor.train(1, models, [task], {}).reduced.receipts
             if turn:  # the first one fills caches
                 measured[i].append(receipt.work.measured.compute_s)
-    clock = Measured(profile=profiler.profile(("A",)))
+    clock = MeasuredClock(profile=profiler.profile(("A",)))
     loads = [setup.planner.load(task.client, task) for task in tasks]
     return [clock.times(setup.types["A"], load).compute_s / median(measured[i]) for i, load in enumerate(loads)]
 

@@ -5,7 +5,7 @@ import pytest
 
 from relief_ray.records.cells import Claim, Claims, PlannedCell
 from relief_ray.report import frames
-from relief_ray.report.power_analysis import outlooks, scatter_of
+from relief_ray.report.power_analysis import claim_powers, scatter_of
 from relief_ray.strategies import PRESETS, facts_of
 from relief_ray.support.errors import UserError
 
@@ -101,7 +101,7 @@ def test_a_plan_says_before_it_runs_what_it_can_decide(folds, replicates, words)
         split="held_out_subject",
         claims=(Claim(first="v1", second="fedavg"), Claim(first="v2", second="fedavg", margin=1.0)),
     )
-    first, second = outlooks(file, planned(("fedavg", "v1"), folds, replicates))
+    first, second = claim_powers(file, planned(("fedavg", "v1"), folds, replicates))
     assert (first.num_pairs, first.num_folds, first.num_replicates) == (folds * replicates, folds, replicates)
     assert first.verdict == words and second.verdict == "no runs of both methods on the claim's data are planned"
     if not words:

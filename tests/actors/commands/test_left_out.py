@@ -19,7 +19,7 @@ from relief_ray.records.cells import look
 from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mlflow import ending_tags, exported_scalars
-from relief_ray.studies.progress import Bar, Lines
+from relief_ray.studies.progress import Bar, LineDisplay
 from relief_ray.studies.spec import Cell
 from tests.actors.conftest import SMALL
 from tests.refusals import REASONS, SENDS_1E30, run_without
@@ -132,7 +132,7 @@ def warned(title, rule, text):
 @pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
 def test_lines_name_client_and_reason(folders, seed, name, capsys):
     title = f"fedavg, seed {seed}"
-    assert isinstance(show(title, read_rounds(folders[title])), Lines)
+    assert isinstance(show(title, read_rounds(folders[title])), LineDisplay)
     shown = capsys.readouterr().out
     assert re.findall(r"(\d)/3  (7/8 clients)?", shown) == [("1", ""), ("2", "7/8 clients"), ("3", "7/8 clients")]
     assert warned(title, REASONS[name].rule, shown) == 1

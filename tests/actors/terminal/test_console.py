@@ -13,7 +13,7 @@ import pytest
 from actors.terminal.progress import display
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.progress import End, Lines, View, round_line, seconds
+from relief_ray.studies.progress import End, LineDisplay, View, round_line, seconds
 from relief_ray.studies.spec import Cell
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def test_a_single_run_shows_its_rounds_and_of_many_one_is_shown_now_and_then(run
     records = read_rounds(runs / "relief-s0")
 
     def shown(num_runs: int, every_s: float) -> list[str]:
-        lines = Lines(num_runs, every_s)
+        lines = LineDisplay(num_runs, every_s)
         for number in range(num_runs):
             title = f"relief, seed {number}"
             cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
@@ -62,7 +62,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert isinstance(display(False, 1, 1, several=False), Lines)
+    assert isinstance(display(False, 1, 1, several=False), LineDisplay)
 
 
 @pytest.mark.ci
