@@ -63,16 +63,16 @@ _CHOSEN = Level(name="int8", settings={**_DOWNLOAD, **_CODED})
 
 PLUS = Spec(
     name="plus",
-    title="RELIEF+ against FedAvg with the paper's 5 epochs, and with its best number of epochs, 144 pairs",
+    title="RELIEF+ against FedAvg with the paper's 5 epochs, and with its best number of epochs, 192 pairs",
     methods=(REFERENCE, CHOSEN),
     datasets=("dsa",),
     axes=PLUS_PILOT.axes,
     own={REFERENCE: (Level(name=""), _BEST), CHOSEN: (_CHOSEN,)},
-    replicates=tuple(range(410, 446)),
+    replicates=tuple(range(410, 458)),
     settings=PLUS_PILOT.settings,
     claims=CLAIMS / "plus.yaml",
 )
-"""The pilot's choice against FedAvg on replicates that nothing else uses: 4 folds x 36 replicates, three claims."""
+"""The pilot's choice against FedAvg on replicates that nothing else uses: 4 folds x 48 replicates, three claims."""
 
 
 # T* of RELIEF on these clients with five epochs, for methods that have no rule of their own for it.
