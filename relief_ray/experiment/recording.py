@@ -226,7 +226,8 @@ def round_record(
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
-        wall_s=wall_s,
+        # Measured seconds to the microsecond.
+        wall_s=round(wall_s, 6),
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
         clients=tuple(_client(receipt, bills[receipt.assignment.client]) for receipt in trained.worked),
@@ -247,7 +248,7 @@ def round_record(
         fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
         trained_fraction=sum(num_trained) / len(num_trained) / setup.num_own_values if num_trained else 0.0,
         moved_bytes=trained.moved_bytes,
-        server_s=result.server_s,
+        server_s=round(result.server_s, 6),
         physical={client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())},
         warnings=warnings,
     )
@@ -268,8 +269,7 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         num_steps=work.num_steps,
         engine=work.engine,
         loss=work.loss,
-        # The clock's own digits: a nanosecond.
-        measured_stages=StageTimes(**{stage: round(s, 9) for stage, s in asdict(work.measured).items()}),
+        measured_stages=StageTimes(**{stage: round(s, 6) for stage, s in asdict(work.measured).items()}),
         args=dict(task.args),
         sq_norm=dict(receipt.sq_norm),
         stats={name: _stat(value) for name, value in receipt.stats.items()},

@@ -17,13 +17,14 @@ why a checkpoint names its round and model too. What that means where a ledger i
   was rewound since), all is read anew from the first line;
 * the copy of a mirror is a prefix of whole lines, and a prefix of a chain is a chain; a run goes on from it.
 
-**Line.** It has numbers, and names only by their numbers in ``run.json`` (groups, sensors; a client's device follows
-from its id); a name that is not there is spelled out. Clients, costs and other tables are columns: a list per field, or
-a single value where all rows share it; null, or no list at all, is the field's default. A confusion matrix is its
-cells, row by row, with ``-n`` for ``n`` empty ones. Of costs, what follows from the rest is left out: a clock's column
-that is the first clock's, waiting where it is the round without the client's busy time, joules that are its device's
-power times those seconds. ``LineFormat._fields`` names the packing of each field, which has both directions; what is
-read is the record that was written, to the bit.
+**Line.** It has numbers, and names only by their numbers in ``run.json`` (groups, sensors, clocks; a client's device
+follows from its id); a name that is not there is spelled out. Clients, costs and other tables are columns: a list per
+field, or a single value where all rows share it; null, or no list at all, is the field's default. A confusion matrix is
+its cells, row by row, with ``-n`` for ``n`` empty ones. Of costs, what follows from the rest is left out: a column that
+is as under the clock before (before the first: the fleet, and no seconds), backward seconds that are twice the forward
+ones (an empty list), waiting where it is the round without the client's busy time, joules that are its device's power
+times those seconds. ``LineFormat._fields`` names the packing of each field, which has both directions; what is read is
+the record that was written, to the bit.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ _Json: TypeAlias = dict[str, Any]
 _Columns: TypeAlias = dict[str, list[Any]]
 
 _STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
-_FREE: _Columns = {"client": [], **{stage: [0.0] for stage in _STAGES}}
 
 
 class LedgerEnd(NamedTuple):
@@ -77,26 +77,27 @@ class LineFormat:
         run: the run's id.
         groups: names of the model's parameter groups.
         sensors: names of the sensors.
-        devices: device type by client.
-        powers: power of each device type.
+        clocks: names of the time models.
+        powers: power of each client's device; None where it is not known.
     """
 
     run: str
     groups: tuple[str, ...] = ()
     sensors: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    powers: tuple[tuple[str, Power], ...] = ()
+    clocks: tuple[str, ...] = ()
+    powers: tuple[Power | None, ...] = ()
 
     @classmethod
     def of(cls, run: RunRecord) -> LineFormat:
         """The format that ``run.json`` describes."""
         fleet: Any = run.fleet
+        calibration: Any = run.calibration
         return cls(
             run=run.id,
             groups=run.groups,
             sensors=tuple(fleet.get("modalities", ())),
-            devices=tuple(client["device"] for client in fleet.get("clients", ())),
-            powers=tuple(run.devices.items()),
+            clocks=tuple(calibration.get("clocks", ())),
+            powers=tuple(run.devices.get(client["device"]) for client in fleet.get("clients", ())),
         )
 
     @property
@@ -138,7 +139,8 @@ class LineFormat:
         metrics = _Packing(*(partial(_each, self._metrics, side) for side in ("pack", "unpack")))
         return {
             "clients": _Packing(self._pack_clients, self._unpack_clients),
-            "totals": _keyed("clock"),
+            "costs": _numbered(self.clocks),
+            "totals": _keyed("clock", self.clocks),
             "left_out": _keyed("client"),
             "physical": _keyed("client"),
             "d_bar": _numbered(self.groups),
@@ -153,11 +155,12 @@ class LineFormat:
             lambda matrices: [_without_zeros(chain(*matrix)) for matrix in matrices],
             lambda matrices: list(map(_matrix, matrices)),
         )
-        return {"f1_by_modality": _numbered(self.sensors), "confusion": short}
+        clients = _numbered(range(len(self.powers)))
+        return {"f1_by_modality": _numbered(self.sensors), "f1_by_client": clients, "confusion": short}
 
     def _packed(self, record: RoundRecord) -> _Json:
         line = record.model_dump(exclude_defaults=True, exclude={"costs"})
-        return _each(self._fields(), "pack", line) | {"costs": self._written_costs(record.costs)}
+        return _each(self._fields(), "pack", line | {"costs": self._written_costs(record.costs)})
 
     def read(self, body: bytes, is_light: bool = False) -> RoundRecord:
         """Parse a line that was sealed, from its brace to its last value.
@@ -187,14 +190,16 @@ class LineFormat:
         for row in [task for client in clients for task in (client, *client.get("probes", ()))]:
             for name in row.keys() & {"trained", "uploaded"}:
                 row[name] = numbers.setdefault(row[name], len(numbers))
+            if "sq_norm" in row:
+                row["sq_norm"] = _by_number(row["sq_norm"], self.groups)
         return {"selections": [[self._token(token) for token in texts] for texts in numbers], **_columns(clients)}
 
     def _unpack_clients(self, columns: _Json) -> list[_Json]:
         selections = [tuple(map(self._text, texts)) for texts in columns.pop("selections", ())]
-        # Stages without a second are defaults, which no line holds.
-        clients = [{"measured_stages": {}, **client} for client in _rows(columns)]
+        clients = _rows(columns)
         for client in clients:
             client["uploaded"], client["trained"] = selections[client["uploaded"]], selections[client["trained"]]
+            client["sq_norm"] = _by_name(client.get("sq_norm", {}), self.groups)
             # Clients share what their columns have once.
             client["probes"] = [{**p, "trained": selections[p["trained"]]} for p in client.get("probes", ())]
         return clients
@@ -217,48 +222,52 @@ class LineFormat:
 
     # Costs
 
+    @property
+    def _free(self) -> _Columns:
+        """Columns of a round that costs the fleet nothing."""
+        return {"client": [*range(len(self.powers))], **{stage: [0.0] for stage in _STAGES}}
+
     def _energy_j(self, client: int, times: StageTimes, wait_s: float) -> float | None:
         """Joules of a client's round by its device's power; None where that is not known."""
-        power = self._powers.get(self.devices[client] if 0 <= client < len(self.devices) else "")
+        power = self.powers[client] if 0 <= client < len(self.powers) else None
         return None if power is None else power.energy_j(times, wait_s)
 
-    @cached_property
-    def _powers(self) -> Mapping[str, Power]:
-        return dict(self.powers)
-
     def _written_costs(self, costs: Mapping[str, RoundCost]) -> _Json:
-        """Columns of every clock: without stages that cost nothing, what is as in the first clock, and what follows."""
+        """Columns of every clock: without stages that cost nothing, what is as under the last one, and what follows."""
         written: _Json = {}
-        first = _FREE
+        before = self._free
         for clock, cost in costs.items():
             own = _columns([{"client": c.client, **asdict(c.times)} for c in cost.clients]) or {"client": []}
-            changed = {name: column for name, column in own.items() if column != first.get(name)}
+            if own.get("backward_s") == [2 * s for s in own.get("forward_s", ())]:
+                own["backward_s"] = []
+            changed = {name: column for name, column in own.items() if column != before[name]}
             if any(c.wait_s != cost.round_s - c.times.busy_s for c in cost.clients):
                 changed["wait_s"] = [c.wait_s for c in cost.clients]
             if any(c.energy_j != self._energy_j(c.client, c.times, c.wait_s) for c in cost.clients):
                 changed["client_j"] = [c.energy_j for c in cost.clients]
-            first = first if written else {**_FREE, **own}
+            before |= own
             written[clock] = {"round_s": cost.round_s, "energy_j": cost.energy_j, **changed}
         return written
 
     def _read_costs(self, costs: _Json, with_clients: bool) -> _Json:
         """Costs by clock; without clients, only the one or two that decide the properties of ``RoundCost``."""
         read: _Json = {}
-        first = _FREE
+        before = self._free
         for clock, columns in costs.items():
             round_s, energy_j = float(columns.pop("round_s")), float(columns.pop("energy_j"))
-            own = {**first, **columns}
-            first = first if read else {name: own[name] for name in _FREE}
+            own = before | columns
+            before = {name: own[name] for name in before}
             clients = self._read_client_costs(own, round_s, with_clients)
             read[clock] = RoundCost(clients=clients, round_s=round_s, energy_j=energy_j)
         return read
 
     def _read_client_costs(self, columns: _Columns, round_s: float, with_all: bool) -> tuple[ClientCost, ...]:
         """Costs of all clients, or of the busiest and of the one that computes longest."""
-        if unknown := columns.keys() - {*_FREE, "wait_s", "client_j"}:
+        if unknown := columns.keys() - {"client", *_STAGES, "wait_s", "client_j"}:
             raise ValueError(f"costs have {sorted(unknown)}, expected stages")
         number = len(columns["client"])
         full = {name: column if len(column) == number else column * number for name, column in columns.items()}
+        full["backward_s"] = full["backward_s"] or [2 * float(s) for s in full["forward_s"]]
         rows = list(zip(*(map(float, full[stage]) for stage in _STAGES), strict=True))
         chosen: Iterable[int] = range(number)
         if number and not with_all:
@@ -318,15 +327,17 @@ def _rows(columns: _Json, number: int | None = None) -> list[_Json]:
     return [{name: v for name, v in zip(full, values, strict=True) if v is not None and v != {}} for values in rows]
 
 
-def _keyed(key: str) -> _Packing:
-    """Rows by key, as columns of which one is the key."""
+def _keyed(key: str, names: Sequence[str] = ()) -> _Packing:
+    """Rows by key, as columns of which one is the key, or its number in ``names``."""
+    numbers: dict[Any, Any] = {name: i for i, name in enumerate(names)}
+    keys = dict(enumerate(names))
     return _Packing(
-        lambda rows: _columns([{key: k, **row} for k, row in rows.items()]),
-        lambda columns: {row.pop(key): row for row in _rows(columns)},
+        lambda rows: _columns([{key: numbers.get(k, k), **row} for k, row in rows.items()]),
+        lambda columns: {keys.get(k := row.pop(key), k): row for row in _rows(columns)},
     )
 
 
-def _numbered(names: Sequence[str]) -> _Packing:
+def _numbered(names: Sequence[Any]) -> _Packing:
     """Numbers by name, as a list in the order of ``names``."""
     return _Packing(partial(_by_number, names=names), partial(_by_name, names=names))
 
@@ -349,16 +360,15 @@ def _matrix(short: Sequence[int]) -> list[list[int]]:
     return [counts[i : i + size] for i in range(0, len(counts), size)]
 
 
-def _by_number(values: Mapping[str, float], names: Sequence[str]) -> Any:
+def _by_number(values: Mapping[Any, float], names: Sequence[Any]) -> Any:
     """The values in the order of ``names``, null for missing ones; by name if their order differs."""
-    numbers = {name: i for i, name in enumerate(names)}
-    places = [numbers.get(name, -1) for name in values]
-    if -1 in places or places != sorted(places):
+    known = [name for name in names if name in values]
+    if known != [*values]:
         return values
-    return [values.get(name) for name in names[: places[-1] + 1]] if places else {}
+    return [values.get(name) for name in names[: names.index(known[-1]) + 1]] if known else {}
 
 
-def _by_name(values: Any, names: Sequence[str]) -> Any:
+def _by_name(values: Any, names: Sequence[Any]) -> Any:
     if isinstance(values, dict):
         return values
     return {names[i]: value for i, value in enumerate(values) if value is not None}

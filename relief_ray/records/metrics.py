@@ -219,16 +219,18 @@ def _canonical(
 ) -> dict[str, Any]:
     """Fields of ``Metrics`` that describe the strategy's one canonical model."""
     pooled = matrices[label].sum(0)
-    single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|") and "+" not in key}
-    scarce = [single[m] for m in rare if m in single]
+    single = {
+        key.partition("|")[2]: macro_f1(c.sum(0))
+        for key, c in matrices.items()
+        if key.startswith(f"{label}|") and "+" not in key
+    }
     return {
         "f1": macro_f1(pooled),
         "accuracy": accuracy(pooled),
-        "f1_rare": _mean([macro_f1(c.sum(0)) for c in scarce]),
-        "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
+        "f1_rare": _mean([single[m] for m in rare if m in single]),
+        "f1_by_modality": single,
         "f1_by_class": tuple(None if v != v else float(v) for v in class_f1(pooled).tolist()),
         "f1_by_subject": _by_subject([matrices[label]], subjects),
-        "f1_rare_by_subject": _by_subject(scarce, subjects),
         "confusion": tuple(tuple(tuple(row) for row in subject) for subject in matrices[label].tolist()),
     }
 

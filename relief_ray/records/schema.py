@@ -391,7 +391,7 @@ class RunRecord(RunFacts):
         id: id of this run alone, hexadecimal; each line of its ledger bears it.
         name: name for people.
         created: UTC, ISO 8601.
-        data_folder: where its raw files were found; empty in files of earlier versions.
+        data_folder: where its raw files were found.
         status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
         fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; the ledger's lines
@@ -524,7 +524,7 @@ class ClientRecord:
     num_steps: int
     engine: str
     loss: float
-    measured_stages: StageTimes
+    measured_stages: StageTimes = field(default_factory=StageTimes)
     args: dict[str, float] = field(default_factory=dict)
     sq_norm: dict[str, float] = field(default_factory=dict)
     stats: dict[str, TensorStat] = field(default_factory=dict)
@@ -547,7 +547,6 @@ class Metrics(Record):
         f1_by_modality: macro-F1 of the canonical model with one modality present.
         f1_by_class: F1 of the canonical model by class (K,); None of one that neither occurs nor is predicted.
         f1_by_subject: ``f1`` by subject.
-        f1_rare_by_subject: ``f1_rare`` by subject.
         f1_fleet_by_subject: ``f1_fleet`` by subject.
         f1_by_client: macro-F1 of what each client runs, through its own sensors: its own model, else the one model (up
             to the client's own output, where it has one).
@@ -565,7 +564,6 @@ class Metrics(Record):
     f1_by_modality: dict[str, Share] = Field(default_factory=dict)
     f1_by_class: tuple[Share | None, ...] = ()
     f1_by_subject: dict[str, Share] = Field(default_factory=dict)
-    f1_rare_by_subject: dict[str, Share] = Field(default_factory=dict)
     f1_fleet_by_subject: dict[str, Share] = Field(default_factory=dict)
     f1_by_client: dict[int, Share] = Field(default_factory=dict)
     f1_own_sensors: Share | None = None

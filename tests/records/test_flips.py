@@ -106,7 +106,8 @@ def of_interrupted(folder: Path) -> File:
 
 def of_plan(folder: Path, run: Path) -> list[File]:
     """The files beside the runs: the plan, claims, results, choices, an error, what a copy has."""
-    record, failed = read_run(run), folder / "failed"
+    coverage = {"window_s": 5.0, "classes": ["a"], "train": [2], "validation": [1], "test": [1], "clients": []}
+    record, failed = read_run(run).model_copy(update={"coverage": coverage}), folder / "failed"
     (folder / CLAIMS_FILE).write_text(CLAIMS)
     claims = PlannedClaims(sha256=sha256_of(CLAIMS), at="2026-01-01T00:00:00Z")
     cell = PlannedCell(folder=run.name, label="relief", method=record.method, config=record.config, hash="1")

@@ -253,6 +253,8 @@ def full_record(record: RoundRecord) -> RoundRecord:
     costs = {
         "one": cost(7.0, (0, times, 7.0 - times.busy_s), (4, links, 7.0 - links.busy_s)),
         "two": cost(1.0, (0, links, 0.5), (4, StageTimes(up_s=0.4), 0.5)),
+        "again": cost(2.0, (0, links, 1.5), (4, StageTimes(up_s=0.4), 1.5)),
+        "uneven": cost(2.0, (0, replace(times, backward_s=1 / 3), 0.1), (4, links, 0.2)),
         "none": cost(3.0),
         "fewer": cost(math.inf, (4, StageTimes(), math.inf)),
     }
@@ -277,11 +279,24 @@ def full_record(record: RoundRecord) -> RoundRecord:
 
 
 FLEET = {"modalities": ["acc", "gyro", "mag"], "clients": [{"device": d} for d in "ABC"]}
+WATTS = {"A": {"active_w": 60.0, "comm_w": 36.0, "idle_w": 12.0}, "B": {"active_w": 0.1, "comm_w": 0.2, "idle_w": 0.3}}
 
 
-@pytest.mark.parametrize("fleet", [{}, FLEET])
-def test_a_line_gives_back_every_field_of_its_record_to_the_bit(finished, fleet):
-    lines = LineFormat.of(make_run(fleet=fleet))
+def clocks(*names: str) -> dict[str, object]:
+    return {"clocks": {name: {} for name in names}}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {},
+        {"fleet": FLEET, "calibration": clocks("one", "two")},
+        {"fleet": {"clients": [{"device": "A"}] * 5}, "devices": WATTS, "calibration": clocks("two", "one")},
+        {"calibration": clocks("one", "two", "again", "uneven", "none", "fewer")},
+    ],
+)
+def test_a_line_gives_back_every_field_of_its_record_to_the_bit(finished, run):
+    lines = LineFormat.of(make_run(**run))
     plain = read_rounds(finished)[0]
     bare = plain.model_copy(update={"clients": (), "costs": {}, "totals": {}, "participants": ()})
     full = full_record(plain)
@@ -310,7 +325,7 @@ def test_a_reader_without_clients_has_the_figures_of_their_costs(path):
 
 
 def test_joules_follow_from_the_power_that_the_run_names(finished):
-    watts = {"A": Power(60.0, 36.0, 12.0), "B": Power(0.1, 0.2, 0.3)}
+    watts = {name: Power(**values) for name, values in WATTS.items()}
     lines = LineFormat.of(make_run(fleet=FLEET, devices=watts))
     times = StageTimes(forward_s=0.1, up_s=1 / 3)
     costs = [
@@ -330,6 +345,40 @@ def test_joules_follow_from_the_power_that_the_run_names(finished):
     assert lines.read(body).costs == record.costs and b"client_j" not in line and b"wait_s" not in line
     with pytest.raises(ValueError, match="joules of client 1"):
         LineFormat.of(make_run(fleet=FLEET, devices={"A": watts["A"]})).read(body)
+
+
+def test_a_line_names_nothing_that_the_run_names_and_holds_no_column_that_follows_from_others(finished):
+    """Three clocks: the first has twice the backward seconds, the third the second's stages; links are all alike."""
+    lines = LineFormat.of(
+        make_run(fleet=FLEET, devices={d: Power(3.0, 2.0, 1.0) for d in "ABC"}, calibration=clocks(*"abc"))
+    )
+    times = StageTimes(forward_s=0.1, backward_s=0.2, up_s=0.3, down_s=0.4)
+    rows = {"a": times, "b": replace(times, backward_s=0.5), "c": replace(times, backward_s=0.5)}
+
+    def cost(times: StageTimes) -> RoundCost:
+        watts, wait_s = Power(3.0, 2.0, 1.0), 2.0 - times.busy_s
+        clients = [
+            ClientCost(client=c, times=times, wait_s=wait_s, energy_j=watts.energy_j(times, wait_s)) for c in range(3)
+        ]
+        return RoundCost(clients=tuple(clients), round_s=2.0, energy_j=9.0)
+
+    plain = read_rounds(finished)[0]
+    (client, _), norms = plain.clients, {"fusion.A.acc": 0.5, "fusion.B": 0.25}
+    clients = replace(client, sq_norm=norms), replace(client, client=1, sq_norm={"fusion.B": 0.125})
+    metrics = Metrics(f1=0.5, f1_by_client=dict.fromkeys(range(3), 0.5), f1_by_modality={"acc": 0.25})
+    changes = {"clients": clients, "metrics": metrics, "totals": {n: Totals(time_s=1.0 + ord(n)) for n in rows}}
+    record = plain.model_copy(update=changes | {"costs": {name: cost(times) for name, times in rows.items()}})
+    line = lines.line(record, lines.begin)
+    content = json.loads(line)
+    assert content["costs"] == [
+        {"round_s": 2.0, "energy_j": 9.0, "forward_s": [0.1], "backward_s": [], "up_s": [0.3], "down_s": [0.4]},
+        {"round_s": 2.0, "energy_j": 9.0, "backward_s": [0.5]},
+        {"round_s": 2.0, "energy_j": 9.0},
+    ]
+    assert content["totals"] == {"clock": [0, 1, 2], "time_s": [98.0, 99.0, 100.0]}
+    assert content["clients"]["sq_norm"] == [[0.5, 0.25], [None, 0.125]]
+    assert content["metrics"] == {"f1": 0.5, "f1_by_client": [0.5] * 3, "f1_by_modality": [0.25]}
+    assert repr(lines.read(line[: line.rindex(b',"sha256"')])) == repr(record)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ def test_canonical_model():
     assert metrics.f1 == pooled == metrics.f1_by_modality["acc"]
     assert metrics.f1_rare == pytest.approx((pooled + macro_f1(torch.tensor(FIRST))) / 2)
     assert metrics.f1_by_subject == {"a": macro_f1(torch.tensor(FIRST)), "b": 0.0}
-    assert metrics.f1_rare_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)
     assert metrics.f1_by_class[:2] == pytest.approx((4 / 7, 2 / 5))
     assert metrics.f1_by_class[2] is None, "the third class neither occurs nor is guessed"
     assert metrics.accuracy == pytest.approx(0.5) and metrics.num_windows == 6
@@ -86,7 +85,7 @@ def test_canonical_model():
 def test_without_rare_modalities_there_is_no_rare_f1():
     plan = EvalPlan(canonical=EvalTarget(label="global"))
     metrics = summarise({"global": BOTH, "global|acc": BOTH}, plan, (), ["a", "b"])
-    assert metrics.f1_rare is None and metrics.f1_rare_by_subject == {}
+    assert metrics.f1_rare is None and metrics.f1_by_modality == {"acc": metrics.f1}
 
 
 def test_personal_models():

@@ -69,6 +69,15 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
     assert small_study.gain("fedavg", "relief").mean == pytest.approx(-small_study.gain("relief").mean)
 
 
+def test_a_ledger_has_at_most_800_bytes_a_client_and_round(small_study):
+    """Tested in every round; the backbone's size changes no more than digits."""
+    for run in small_study.runs:
+        assert all(record.metrics is not None and record.metrics.confusion for record in run.ledger)
+        num_rows = sum(len(record.clients) for record in run.ledger)
+        num_bytes = (run.folder / "rounds.jsonl").stat().st_size / num_rows
+        assert (num_rows, num_bytes <= 800) == (8 * 2, True), f"{run.folder.name}: {num_bytes:.0f} bytes"
+
+
 @pytest.mark.ci
 def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write, tmp_path):
     """Beside a variant; a gain takes what run() took."""
