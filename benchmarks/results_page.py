@@ -21,7 +21,7 @@ from benchmarks.scores import read
 from benchmarks.study_remarks import surprises
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import figure_text
-from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
+from relief_ray.report.claims import ClaimResults, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.remarks import stand_ins
 from relief_ray.report.runs import Loaded, Replicate, read_small
@@ -31,6 +31,7 @@ from relief_ray.report.tables.columns import LINK
 ROOT = Path(__file__).parent.parent
 STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
+PLUS_PILOT = Path("results/plus_pilot")
 # The same methods with an optimizer and a rate of their own, and those without that `TABLE_ONE` has at another length.
 TUNED = Path("results/dsa_tuned")
 SHORT_RUNS = Path("results/dsa_short")
@@ -71,6 +72,15 @@ CARDS: Mapping[str, Sequence[str]] = {
 _PAIR: Mapping[str, str] = {
     "fedavg": "FedAvg, SGD",
     "v2_mandatory (slots_slowest=3)": "the candidate, SGD",
+}
+_FORMATS: Mapping[str, str] = {"": "", "-int8": ", int8 and float16"}
+_PILOT: Mapping[str, str] = {
+    "fedavg": "FedAvg, 5 epochs",
+    "fedavg (int8)": f"FedAvg, 5 epochs{_FORMATS['-int8']}",
+    **{f"fedavg (e{n}{end})": f"FedAvg, {n} epoch{'s' * (n > 1)}{text}" for n in (2, 1) for end, text in _FORMATS.items()},
+    **{f"v2_mandatory (until5{end})": f"own reach, epochs by T\\*{text}" for end, text in _FORMATS.items()},
+    **{f"v1 (reach{n}{end})": f"own reach, {n} epoch{'s' * (n > 1)}{text}" for n in (2, 1) for end, text in _FORMATS.items()},
+    **{f"v1 (zero1{end})": f"own reach, 1 epoch{text}, features 0" for end, text in _FORMATS.items()},
 }
 _NONE = "–"
 PAGES = (
@@ -261,9 +271,7 @@ def _coupling(loaded: Loaded) -> str:
 
 
 def _gap_and_clients(loaded: Loaded) -> str:
-    committed = loaded.committed
-    clients = "?" if committed is None or committed.means is None else committed.means.num_clients
-    return f"gap {loaded.text('fleet.gap', '55')}, {clients} clients"
+    return f"gap {loaded.text('fleet.gap', '55')}, {loaded.small.means.num_clients} clients"
 
 
 def _method_row(study: Comparison, row: MethodResult) -> list[str]:
@@ -321,7 +329,7 @@ def false_alarms(results: Path) -> str:
 
 
 @cache
-def judgement(results: Path) -> Judgement:
+def judgement(results: Path) -> ClaimResults:
     """Return the verdicts on the claims that the committed results carry.
 
     Raises:
@@ -342,6 +350,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "frontier": lambda: page_table(read(SCORES)),
     "candidate": partial(methods, CANDIDATE, _PAIR, (*_COLUMNS, _AT_SECONDS)),
     "candidate_claim": partial(claims, CANDIDATE),
+    "plus_pilot": partial(methods, PLUS_PILOT, _PILOT, (_COLUMNS[0], *_SPEEDS[:-1], _COLUMNS[-1], _AT_SECONDS)),
     "methods_held_out": lambda: all_methods(comparison(TABLE_ONE["held out"])),
     "methods_within": lambda: all_methods(comparison(TABLE_ONE["within"]), [_OWN_SUBJECTS]),
     "methods_moment": lambda: all_methods(comparisons(MOMENT, _size)["tiny"], _SHARES),

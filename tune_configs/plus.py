@@ -76,7 +76,7 @@ PLUS = Spec(
 
 
 # T* of RELIEF on these clients with five epochs, for methods that have no rule of their own for it.
-TARGET_S = 0.83308128706074
+_TARGET_S = 0.83308128706074
 
 
 def _budgets() -> Iterator[Level]:
@@ -96,13 +96,13 @@ PLUS_PARTS = replace(
     methods=(REFERENCE, "fedprox", "fednova", PROPOSED, CHOSEN),
     own={
         REFERENCE: (*_levels("e", (_EPOCHS,), {}), Level(name="e1", settings={"training.epochs": 1}), _BEST),
-        "fedprox": (Level(name="", settings={"strategy.partial_work": "deadline", "strategy.deadline_s": TARGET_S}),),
-        "fednova": (Level(name="", settings={"strategy.deadline_s": TARGET_S}),),
+        "fedprox": (Level(name="", settings={"strategy.partial_work": "deadline", "strategy.deadline_s": _TARGET_S}),),
+        "fednova": (Level(name="", settings={"strategy.deadline_s": _TARGET_S}),),
         PROPOSED: (
             Level(name=""),
             *_budgets(),
             Level(name="until-int8", settings=_UNTIL),
-            Level(name="until-late-int8", settings={**_UNTIL, "strategy.deadline_s": TARGET_S}),
+            Level(name="until-late-int8", settings={**_UNTIL, "strategy.deadline_s": _TARGET_S}),
         ),
         CHOSEN: (Level(name="", settings=_DOWNLOAD), _CHOSEN),
     },
