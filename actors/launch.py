@@ -58,7 +58,6 @@ class OnRay(Computer):
         session: what ends Ray and the workers.
         dashboard: open Ray's dashboard with a local cluster, whose address ``on_note`` hears.
         on_note: hears of it.
-        lost: called where Ray does not answer any more.
         workers: worker processes that the next run takes over; None before the first on Ray.
     """
 
@@ -66,7 +65,6 @@ class OnRay(Computer):
     session: ExitStack = field(default_factory=ExitStack)
     dashboard: bool = False
     on_note: Say = ignore
-    lost: Say | None = None
     workers: WorkerCache | None = None
 
     def where(self, setup: Setup) -> str:

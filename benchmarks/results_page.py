@@ -74,13 +74,14 @@ _PAIR: Mapping[str, str] = {
     "v2_mandatory (slots_slowest=3)": "the candidate, SGD",
 }
 _FORMATS: Mapping[str, str] = {"": "", "-int8": ", int8 and float16"}
+_EPOCHS: Mapping[int, str] = {2: "2 epochs", 1: "1 epoch"}
 _PILOT: Mapping[str, str] = {
     "fedavg": "FedAvg, 5 epochs",
     "fedavg (int8)": f"FedAvg, 5 epochs{_FORMATS['-int8']}",
-    **{f"fedavg (e{n}{end})": f"FedAvg, {n} epoch{'s' * (n > 1)}{text}" for n in (2, 1) for end, text in _FORMATS.items()},
-    **{f"v2_mandatory (until5{end})": f"own reach, epochs by T\\*{text}" for end, text in _FORMATS.items()},
-    **{f"v1 (reach{n}{end})": f"own reach, {n} epoch{'s' * (n > 1)}{text}" for n in (2, 1) for end, text in _FORMATS.items()},
-    **{f"v1 (zero1{end})": f"own reach, 1 epoch{text}, features 0" for end, text in _FORMATS.items()},
+    **{f"fedavg (e{n}{end})": f"FedAvg, {e}{coded}" for n, e in _EPOCHS.items() for end, coded in _FORMATS.items()},
+    **{f"v2_mandatory (until5{end})": f"own reach, epochs by T\\*{coded}" for end, coded in _FORMATS.items()},
+    **{f"v1 (reach{n}{end})": f"own reach, {e}{coded}" for n, e in _EPOCHS.items() for end, coded in _FORMATS.items()},
+    **{f"v1 (zero1{end})": f"own reach, 1 epoch{coded}, features 0" for end, coded in _FORMATS.items()},
 }
 _NONE = "–"
 PAGES = (

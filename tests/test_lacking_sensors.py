@@ -253,7 +253,7 @@ def test_a_run_end_to_end(lab: Lab, tmp_path: Path) -> None:
     metrics = rounds[-1].metrics
     assert metrics is not None and set(metrics.f1_by_subject) == {"1", "2", "3", "4"}
     facts = data_facts(run)
-    assert facts is not None and facts.lacking == (("3", ("hip",)),) and facts.test == metrics.num_windows
+    assert facts.lacking == (("3", ("hip",)),) and facts.test == metrics.num_windows
 
 
 def test_a_held_out_person_without_a_sensor_is_tested(lab: Lab, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.devices.time import Profile, Throughput, save_profile
+from relief_ray.devices.time import Profile, Throughput, profile_text
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.records.identity import other_program, source_digest
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -19,7 +19,7 @@ def begin(path, **changes):
 
 def profile(path, speed, backbone="cnn"):
     row = Throughput(forward_flops_per_s=speed, backward_flops_per_s=speed, optimizer_flops_per_s=speed)
-    save_profile(Profile(origin="test bench", backbone=backbone, devices=dict.fromkeys("ABC", row)), path)
+    path.write_text(profile_text(Profile(origin="test bench", backbone=backbone, devices=dict.fromkeys("ABC", row))))
     return path
 
 

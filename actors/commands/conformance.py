@@ -73,10 +73,10 @@ def _compute() -> tuple[str, list[ReferenceNumbers]]:
     return platform.node(), [reference_numbers(), *on_gpu]
 
 
-def results_of_nodes(reference: ReferenceNumbers, wait_s: float = _ANSWER_S) -> list[NodeResult]:
+def results_of_nodes(reference: ReferenceNumbers) -> list[NodeResult]:
     """Let all living nodes of the joined cluster compute, and compare."""
     results = []
-    for node, answer, why in ask_nodes(_compute, wait_s, **process_options(1, hide_gpus=False)):
+    for node, answer, why in ask_nodes(_compute, _ANSWER_S, **process_options(1, hide_gpus=False)):
         place = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
         if answer is None:
             results.append(NodeResult(node=place, address=place, why=why))

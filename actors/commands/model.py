@@ -13,7 +13,7 @@ from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import DIFFERENT, Result
 from relief_ray.experiment.evaluation import Evaluation, Part, evaluate_run
 from relief_ray.experiment.export import export_model
-from relief_ray.experiment.reproduce import Verdict, reproduce
+from relief_ray.experiment.reproduce import Reproduction, reproduce
 from relief_ray.records.cells import find_runs
 from relief_ray.records.committed import CommittedCell, pick
 from relief_ray.records.run_folder import read_run
@@ -112,38 +112,40 @@ def reproduce_command(target: str, out: Path | None, tolerance: float) -> Iterat
             print(f"\rround {record.round} of {last}", end="\n" if record.round == last else "", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="relief-reproduce-") as place:
-        verdict = reproduce(cell, out or Path(place) / "run", tolerance / 100, on_round)
+        reproduction = reproduce(cell, out or Path(place) / "run", tolerance / 100, on_round)
     facts = {
         "event": "reproduced",
         "cell": name,
-        "answer": verdict.answer,
-        "f1_gap_points": 100 * verdict.f1_gap,
-        "differences": list(verdict.differences),
-        "program": verdict.program,
-        "processor": verdict.processor,
+        "answer": reproduction.answer,
+        "f1_gap_points": 100 * reproduction.f1_gap,
+        "differences": list(reproduction.differences),
+        "program": reproduction.program,
+        "processor": reproduction.processor,
     }
-    yield Result(_verdict_text(name, cell, verdict), facts)
-    if verdict.answer == "different":
+    yield Result(_reproduction_text(name, cell, reproduction), facts)
+    if reproduction.answer == "different":
         raise typer.Exit(DIFFERENT)
 
 
-def _verdict_text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
-    """The verdict as text: the answer first, then the evidence."""
+def _reproduction_text(name: str, cell: CommittedCell, reproduction: Reproduction) -> str:
+    """The result as text: the answer first, then the evidence."""
     num_evaluated = sum(r.f1 is not None for r in cell.rounds)
     lines = [
-        f"{name}: {verdict.answer}",
+        f"{name}: {reproduction.answer}",
         f"{len(cell.rounds)} rounds, {num_evaluated} evaluated, {cell.data_origin} data",
     ]
-    if verdict.differences:
-        lines.append(f"largest difference in F1: {100 * verdict.f1_gap:.2f} points")
-        lines += [f"- {difference}" for difference in verdict.differences[:_MAX_DIFFERENCES]]
-    if len(verdict.differences) > _MAX_DIFFERENCES:
-        lines.append(f"- and {len(verdict.differences) - _MAX_DIFFERENCES} more")
-    if verdict.program is not None:
-        lines.append(f"computed by another program: {verdict.program}")
-    if verdict.processor is not None:
-        why = "; libraries add up in another order on each, and training amplifies it" if verdict.differences else ""
-        lines.append(f"computed on another processor: {verdict.processor}{why}")
+    if reproduction.differences:
+        lines.append(f"largest difference in F1: {100 * reproduction.f1_gap:.2f} points")
+        lines += [f"- {difference}" for difference in reproduction.differences[:_MAX_DIFFERENCES]]
+    if len(reproduction.differences) > _MAX_DIFFERENCES:
+        lines.append(f"- and {len(reproduction.differences) - _MAX_DIFFERENCES} more")
+    if reproduction.program is not None:
+        lines.append(f"computed by another program: {reproduction.program}")
+    if reproduction.processor is not None:
+        why = (
+            "; libraries add up in another order on each, and training amplifies it" if reproduction.differences else ""
+        )
+        lines.append(f"computed on another processor: {reproduction.processor}{why}")
     return "\n".join(filled(line, rest="  ") for line in lines)
 
 

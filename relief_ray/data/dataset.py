@@ -340,9 +340,9 @@ def load_dataset(name: str, root: str | Path | None = None, units: tuple[str, ..
     return Dataset(**vars(entry), spec=spec, source=source, digest=key, load_s=load_s)
 
 
-def open_dataset(config: DataConfig, root: str | Path | None = None) -> Dataset:
+def open_dataset(config: DataConfig) -> Dataset:
     """The dataset of a configuration, with its units and its length of windows."""
-    return replace(load_dataset(config.name, root, config.units), spec=config.spec())
+    return replace(load_dataset(config.name, units=config.units), spec=config.spec())
 
 
 def locate(loader: Loader, root: str | Path | None = None) -> Source:

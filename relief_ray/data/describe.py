@@ -484,12 +484,12 @@ class VerifyReport(TypedDict):
     ok: bool
 
 
-def verify(name: str, root: str | Path | None = None) -> VerifyReport:
+def verify(name: str) -> VerifyReport:
     """Hash all files again (cached digests are not trusted), parse them, and compare the cache entry, if there is one.
 
     Raises UserError where the files cannot be parsed at all.
     """
-    return verify_source(get_spec(name), locate(get_loader(name), root))
+    return verify_source(get_spec(name), locate(get_loader(name)))
 
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
@@ -604,13 +604,13 @@ class Listing(TypedDict):
     origin: str | None
 
 
-def list_datasets(root: str | Path | None = None) -> list[Listing]:
+def list_datasets() -> list[Listing]:
     """Every known dataset and whether its raw files are found."""
     listings = []
     for name, loader in DATASETS.items():
         listing: Listing = {"name": name, "title": loader.spec.title, "path": None, "origin": None}
         with suppress(UserError):
-            source = find_source(loader.spec, root)
+            source = find_source(loader.spec)
             listing["path"], listing["origin"] = str(source.path), "SYNTHETIC" if source.synthetic else "real"
         listings.append(listing)
     return listings

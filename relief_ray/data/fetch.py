@@ -177,15 +177,15 @@ def _reject(target: Path) -> None:
     move(target, target.with_name(target.name + ".rejected"))
 
 
-def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:
-    """Import a manual download (zip or folder): check it, copy it below `root`, verify the copy.
+def import_from(name: str, path: str | Path) -> FetchReport:
+    """Import a manual download (zip or folder): check it, copy it to where data are looked for, verify the copy.
 
     Raises:
-        UserError: there are no such files, or a user's own lie below `root` already, where a copy would be ambiguous.
+        UserError: there are no such files, or a user's own lie there already, where a copy would be ambiguous.
     """
     spec = get_spec(name)
     source = find_source(spec, path)
-    place = search_roots(root)[0]
+    place = search_roots(None)[0]
     if is_path(name) and source.path.resolve().is_relative_to(place.resolve()):
         raise UserError(f"{source.path}: lies below {place} already, where {name!r} is read; nothing to fetch")
     folder = place / name

@@ -25,6 +25,7 @@ from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path,
 from relief_ray.support.errors import UserCodeError, UserError, listed, nearest, shown
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.text import typed
 
 _PROFILE_SCHEMA = 1
 
@@ -330,7 +331,9 @@ def load_profile(path: Path) -> Profile:
             f"device profile {path}: cannot be read ({error.strerror}); give the path of a profile file"
         ) from error
     except ValueError as error:
-        raise UserError(f"device profile {path}: not JSON ({error}); write it anew with save_profile") from error
+        raise UserError(
+            f"device profile {path}: not JSON ({error}); write it anew: relief-ray device profile --out {typed(path)}"
+        ) from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != _PROFILE_SCHEMA:
         raise UserError(
@@ -344,13 +347,8 @@ def load_profile(path: Path) -> Profile:
         raise UserError(f"device profile {path}: {where} = {first['input']!r}: {first['msg']}") from error
 
 
-def save_profile(profile: Profile, path: Path) -> None:
-    """Write a profile file that ``load_profile`` reads back equal."""
-    path.write_text(profile_text(profile), encoding="utf-8")
-
-
 def profile_text(profile: Profile) -> str:
-    """The file's text; what was not measured is left out."""
+    """The file's text, which ``load_profile`` reads back equal; what was not measured is left out."""
     return profile.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 

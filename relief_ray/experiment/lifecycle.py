@@ -17,14 +17,14 @@ from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import differing_facts
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import RunFolder, read_run
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.schema import RunFacts, RunRecord
 from relief_ray.support.errors import UserError, option
 from relief_ray.support.process import choose_device
 from relief_ray.support.text import resumed
 
 
-def stored_engine(run: RunRecord) -> Engine:
-    """Return the engine that a run was started with; a resume uses it.
+def stored_engine(run: RunFacts) -> Engine:
+    """Return the engine that a run was started with; a resume and a reproduction use it.
 
     Raises:
         UserError: this version has no such engine.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isclose, isfinite
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from relief_ray.config.experiment import assign, parse
-from relief_ray.core.stages import Engine
 from relief_ray.experiment.experiment import Experiment, OnRound, ignore
+from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.committed import CommittedCell, condense
@@ -27,7 +27,7 @@ COSTS = 1e-6  # relative, of seconds and joules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Reproduction:
     """Result of a comparison.
 
     Attributes:
@@ -45,7 +45,9 @@ class Verdict:
     processor: str | None
 
 
-def reproduce(cell: CommittedCell, folder: Path, tolerance: float = _TOLERANCE, on_round: OnRound = ignore) -> Verdict:
+def reproduce(
+    cell: CommittedCell, folder: Path, tolerance: float = _TOLERANCE, on_round: OnRound = ignore
+) -> Reproduction:
     """Run the cell from its first round in ``folder``, in this process, with its recorded engine and thread count.
 
     Raises:
@@ -68,7 +70,7 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
     why = why_closed(cell.config, cell.own_sources)
     config = parse(assign(cell.config, settings), "the committed cell", why)
     use_threads(cell.machine.num_threads)
-    setup = prepare(config, engine=cast(Engine, cell.engine))
+    setup = prepare(config, engine=stored_engine(cell))
     if setup.data.digest != cell.data_digest:
         raise UserError(
             f"the cell was computed on data {cell.data_digest[:12]}, found {setup.data.digest[:12]}; point RELIEF_DATA "
@@ -78,7 +80,7 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
         Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run(on_round)
 
 
-def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE) -> Verdict:
+def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE) -> Reproduction:
     """Compare two computations of a cell.
 
     Equal bits: the last model's hash, every F1, second, joule and byte, the last metrics. Within tolerance: F1 within
@@ -90,7 +92,7 @@ def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE)
     answer: Answer = "equal bits"
     if differences:
         answer = "within tolerance" if gap <= tolerance and _costs_agree(old, new) else "different"
-    return Verdict(
+    return Reproduction(
         answer=answer,
         f1_gap=gap,
         differences=differences,

@@ -76,7 +76,7 @@ class Means(Record):
         num_clients: clients of the fleet.
         compute_s: longest compute time of a client, seconds.
         link_share: share of the slowest client's busy time that is link.
-        fedavg: FedAvg's round of the same participants; None where it has no meaning.
+        fedavg: FedAvg's round of the same participants; None where it has no meaning, as for pooled data.
         speedup_paper: speedup of the same allocations at the paper's protocol.
         trained_fraction: share of the trainable values that a client trained.
         client_bytes_up: upload of a client in a round.
@@ -84,9 +84,9 @@ class Means(Record):
         wall_s: real seconds of a round.
         rare: F1 with the rare sensors alone after each evaluated round, a share.
         own: F1 of the shared model through every client's own sensors after each evaluated round, a share; empty for
-            methods whose clients have models of their own, whose F1 this is, and in files of earlier versions.
+            methods whose clients have models of their own, whose F1 this is.
         bootstrap_s: seconds of the rounds that trained everything before groups were ranked; 0 without one.
-        sent: share of all uploaded bytes by device type; empty in files of earlier versions.
+        sent: share of all uploaded bytes by device type; empty where nothing was sent.
     """
 
     num_clients: int
@@ -112,12 +112,12 @@ class CommittedCell(RunFacts):
         rounds: a row per round, whose seconds and joules are by ``planning_model``.
         model_sha256: of the last round's model.
         warnings: lines for the user.
-        means: means over its rounds; None in files of earlier versions.
-        created: time at which the run began (UTC, ISO 8601); empty in files of earlier versions.
+        means: means over its rounds.
+        created: time at which the run began (UTC, ISO 8601).
         chance: F1 of a model that knows nothing (``metrics.chance_f1``), a share; None without an evaluation.
-        data: windows by part, and the clients; None in files of earlier versions and of pooled data.
+        data: windows by part, and the clients; None of pooled data.
         stages: of the last round, by client: seconds of forward, backward, optimizer, upload and download by
-            ``planning_model``; empty in files of earlier versions and of pooled data.
+            ``planning_model``; empty of pooled data.
         deadline_s: T* of the last round; None without one.
     """
 
@@ -125,8 +125,8 @@ class CommittedCell(RunFacts):
     rounds: tuple[RoundRow, ...]
     model_sha256: str
     warnings: tuple[str, ...] = ()
-    means: Means | None = None
-    created: str = ""
+    means: Means
+    created: str
     chance: Share | None = None
     data: DataFacts | None = None
     stages: dict[int, tuple[float, float, float, float, float]] = Field(default_factory=dict)
@@ -187,10 +187,8 @@ def _seconds(times: StageTimes) -> tuple[float, float, float, float, float]:
     return tuple(float(f"{seconds:.6g}") for seconds in astuple(times))  # type: ignore[return-value]
 
 
-def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means | None:
-    """Means over a run's rounds by a clock; None where there are none or the clock was not recorded."""
-    if not rounds or any(clock not in r.costs for r in rounds):
-        return None
+def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means:
+    """Means over a run's rounds by a clock."""
     costs = [r.costs[clock] for r in rounds]
     clients = [] if run.method.pooled else [c for r in rounds for c in r.clients]
     return Means(

@@ -12,7 +12,7 @@ from relief_ray.support.errors import Cause, LeftOut, spans
 
 
 class ClientData(NamedTuple):
-    """One client: its subject, device type and sensors (empty where they are not recorded), and training windows."""
+    """One client: its subject, device type, sensors and training windows."""
 
     client: int
     subject: str
@@ -25,7 +25,7 @@ class DataFacts(Record):
     """Windows of a run by part, and its clients.
 
     Attributes:
-        window_s: seconds of a window; None where it is not known.
+        window_s: seconds of a window.
         num_classes: classes of the data set.
         train: training windows of all clients together.
         validation: validation windows of all clients together.
@@ -34,7 +34,7 @@ class DataFacts(Record):
         lacking: people who take part and lack sensors, each with those.
     """
 
-    window_s: float | None
+    window_s: float
     num_classes: int
     train: int
     validation: int
@@ -43,12 +43,10 @@ class DataFacts(Record):
     lacking: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def data_facts(run: RunRecord) -> DataFacts | None:
-    """Facts from the coverage report and fleet of a record; None where it has no windows."""
+def data_facts(run: RunRecord) -> DataFacts:
+    """Facts from the coverage report and fleet of a record."""
     coverage: Any = run.coverage
     fleet: Any = run.fleet
-    if "test" not in coverage:
-        return None
     # Pooled data are one client's in the fleet and each person's in the report.
     known = {row["id"]: row for row in fleet.get("clients", ())}
     return DataFacts(

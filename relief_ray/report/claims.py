@@ -247,21 +247,16 @@ def _evidence(outcome: Paired, claim: Claim, scores: DataFrame) -> str:
 
 
 def last_lines(
-    comparison: Comparison,
-    judgement: ClaimResults | None = None,
-    problems: Sequence[str] = (),
-    *,
-    is_named: bool = False,
+    comparison: Comparison, judgement: ClaimResults | None = None, problems: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Sentence on what the runs decide about the claims that were named before them.
 
-    It comes in the parts that a reader looks at one by one: a line per verdict; one without claims. ``is_named``:
-    claims were named, and none of them is about these runs.
+    It comes in the parts that a reader looks at one by one: a line per verdict; one without claims.
     """
     mark = () if comparison.is_real else (_SYNTHETIC,)
     told = tuple(filter(None, [headline(comparison)]))
     if judgement is None:
-        none = () if problems else (_untested(is_named=is_named),)
+        none = () if problems else (_untested(is_named=False),)
         return (" ".join([*mark, *problems, *told, *none]),)
     parts, name = [], "p" if judgement.num_claims == 1 else "adjusted p"
     for verdict in _ORDER:

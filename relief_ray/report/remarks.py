@@ -291,9 +291,7 @@ def _committed(comparison: Comparison) -> Words:
     """What committed cells lack beside clients and devices."""
     small = [r.committed for r in comparison.runs if r.committed is not None]
     if small:
-        is_old = any(cell.means is None for cell in small)
-        before = "" if is_old or not any(cell.stages for cell in small) else " before the last round"
-        yield (", bytes of a client, link shares and rare F1 round by round" if is_old else before,)
+        yield (" before the last round" if any(cell.stages for cell in small) else "",)
 
 
 _OF_A_ROUND = re.compile(r"round \d+: ")

@@ -61,12 +61,6 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     replicates = pd.MultiIndex.from_frame(facts[KEY])
     fedavg = table.set_axis(replicates)[(facts["method"] == REFERENCE).to_numpy()]
     theirs = fedavg[~fedavg.index.duplicated()].reindex(replicates).set_axis(table.index)
-    is_small = np.array([run.committed is not None and not run.pooled for run in runs])
-    for name, better in {"speedup": "round_s", "energy_saved_percent": "energy_j"}.items():
-        # Cells that keep no FedAvg round of their own.
-        ratio = theirs[better] / table[better]
-        against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
-        table[name] = table[name].mask(table[name].isna() & is_small, against)
     table["up_saved_percent"] = (100 * (1 - table["up_mib"] / theirs["up_mib"])).where(theirs["up_mib"] > 0)
     tested = list(map(curves(rounds).get, range(len(runs))))
     for name, targets in {
@@ -202,19 +196,17 @@ def cost_figures(loaded: Loaded, clock: str, over: Loaded | None) -> dict[str, f
     """
     costs, total = [r.costs[clock] for r in loaded.rounds], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
-    means, theirs = loaded.means(clock), None if over is None else over.means(clock)
-    fedavg = None if theirs is None else theirs.fedavg
+    means, fedavg = loaded.means(clock), None if over is None else over.means(clock).fedavg
     later_s = round_s
-    if means is not None and means.bootstrap_s and len(costs) > 1:
+    if means.bootstrap_s and len(costs) > 1:
         later_s = (sum(c.round_s for c in costs) - means.bootstrap_s) / (len(costs) - 1)
-    compute_s, link = (None, None) if means is None else (means.compute_s, means.link_share)
     return {
         "round_s": round_s,
         "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
         "speedup_round": None if fedavg is None else _ratio(fedavg.round_s, later_s),
-        "speedup_compute": None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
-        "link_percent": _percent(link),
-        "fedavg_link_percent": None if fedavg is None or link is None else _percent(fedavg.link_share),
+        "speedup_compute": None if fedavg is None else _ratio(fedavg.compute_s, means.compute_s),
+        "link_percent": _percent(means.link_share),
+        "fedavg_link_percent": None if fedavg is None else _percent(fedavg.link_share),
         "total_s": total.time_s,
         "energy_j": energy_j,
         "energy_total_j": total.energy_j,
@@ -225,22 +217,20 @@ def cost_figures(loaded: Loaded, clock: str, over: Loaded | None) -> dict[str, f
 def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """Bytes, trained values and seconds on this machine, means over clients and rounds; free slots."""
     means, last = loaded.means(clock), loaded.rounds[-1].totals[clock].bytes_up
-    names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
-    up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
     most = max((c.bytes_up for r in loaded.rounds for c in r.clients), default=None)
     slots, pooled = count_slots(loaded), loaded.pooled
     return {
-        "up_mib": _mib(up),
+        "up_mib": _mib(means.client_bytes_up),
         "up_max_mib": None if pooled else _mib(most),
         "up_fleet_mib": None if pooled else _mib(last / len(loaded.rounds)),
-        "down_mib": _mib(down),
+        "down_mib": _mib(means.client_bytes_down),
         "up_saved_percent": None,
-        "trained_percent": _percent(trained),
-        "speedup_paper": at_paper,
-        "wall_s": wall_s,
+        "trained_percent": _percent(means.trained_fraction),
+        "speedup_paper": means.speedup_paper,
+        "wall_s": means.wall_s,
         "free_slots": mean(free for free, _ in slots) if slots else None,
         "chosen_slots": mean(chosen for _, chosen in slots) if slots else None,
-        **{f"sent_{kind}_percent": _percent(share) for kind, share in (means.sent if means else {}).items()},
+        **{f"sent_{kind}_percent": _percent(share) for kind, share in means.sent.items()},
     }
 
 

@@ -175,11 +175,7 @@ class Loaded:
             return None
         if self.run.fleet:
             return self.known_fleet
-        number = self.covered("clients") or max((len(c.clients) for c in self.rounds[-1].costs.values()), default=0)
-        if self.committed is not None and self.committed.means is not None:
-            number = self.committed.means.num_clients
-        if not number:
-            return None
+        number = self.small.means.num_clients
         try:
             with closed(ONLY_A_RECORD):
                 data = DataConfig.model_validate(self.run.config.get("data"))
@@ -212,8 +208,8 @@ class Loaded:
             clients.append(ClientCost(client=client, times=times, wait_s=wait_s, energy_j=nan))
         return replace(cost, clients=tuple(clients))
 
-    def means(self, clock: str) -> Means | None:
-        """Means over all rounds by a clock, a committed cell's by its own; None where it keeps none."""
+    def means(self, clock: str) -> Means:
+        """Means over all rounds by a clock, a committed cell's by its own."""
         return means_of(self.run, self.rounds, clock) if self.committed is None else self.committed.means
 
 
@@ -343,7 +339,7 @@ def expanded(where: str, cell: CommittedCell) -> Loaded:
         record = RoundRecord(
             round=row.round,
             phase="",
-            wall_s=0.0 if cell.means is None else cell.means.wall_s,
+            wall_s=cell.means.wall_s,
             ended_unix_s=0.0,
             participants=(),
             clients=(),
@@ -363,7 +359,7 @@ def _scored(row: RoundRow, cell: CommittedCell) -> Metrics | None:
     """Scores that are kept of an evaluation before the last: headline F1, of rare sensors, through own sensors."""
     if row.f1 is None:
         return None
-    rare, own = (None, None) if cell.means is None else (m.get(row.round) for m in (cell.means.rare, cell.means.own))
+    rare, own = (shares.get(row.round) for shares in (cell.means.rare, cell.means.own))
     if cell.metrics is not None and cell.metrics.f1_fleet is not None:
         return Metrics(f1=None, f1_fleet=row.f1, f1_rare=rare)
     return Metrics(f1=row.f1, f1_rare=rare, f1_own_sensors=own)

@@ -126,7 +126,7 @@ def special() -> ModuleType | None:
     return module
 
 
-def sign_flip(differences: Sequence[float], *, sides: Sides = 2, seed: int = 0) -> float:
+def sign_flip(differences: Sequence[float], *, sides: Sides = 2) -> float:
     """The p-value of the sign-flip test: under no effect every difference is as likely with the other sign.
 
     Two-sided: the share of the 2^n sign assignments whose mean is at least as far from 0 as the observed one;
@@ -138,7 +138,7 @@ def sign_flip(differences: Sequence[float], *, sides: Sides = 2, seed: int = 0) 
     limit = observed - 1e-9 * np.abs(values).sum()
     if sides == 2 and limit <= 0.0:
         return 1.0
-    tail = _exact_tail(values, limit) if len(values) <= MAX_EXACT else _drawn_tail(values, limit, seed)
+    tail = _exact_tail(values, limit) if len(values) <= MAX_EXACT else _drawn_tail(values, limit)
     # Sums are symmetric about 0, so the lower tail of the two-sided test is as large as the upper.
     return min(1.0, sides * tail)
 
@@ -158,8 +158,8 @@ def _signed_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return sums
 
 
-def _drawn_tail(values: NDArray[np.float64], limit: float, seed: int) -> float:
-    generator, hits = np.random.default_rng(seed), 0
+def _drawn_tail(values: NDArray[np.float64], limit: float) -> float:
+    generator, hits = np.random.default_rng(0), 0
     for _ in range(_NUM_DRAWS // _CHUNK):
         signs = 2.0 * generator.integers(0, 2, size=(_CHUNK, len(values))) - 1.0
         hits += int(np.sum(signs @ values >= limit))

@@ -233,8 +233,7 @@ def _intro(run: RunRecord, setup: Planned, shown: str, round_: int, client: int)
 
 def _subject(run: RunRecord, client: int) -> str:
     """Name of the subject whose windows the client has; ``mixed`` where they are of several."""
-    facts = data_facts(run)
-    return next((row.subject for row in facts.clients if row.client == client), "?") if facts else "?"
+    return next((row.subject for row in data_facts(run).clients if row.client == client), "?")
 
 
 def _section(section: ExplanationSection, width: int) -> str:

@@ -113,12 +113,10 @@ def _hardware(
     ``windows``: training windows of each client; None: as recorded.
 
     Raises:
-        UserError: the record has no coverage report, or no clocks.
+        UserError: the record has no clocks.
     """
     known = _recorded_clocks(loaded) | clocks
-    if (facts := data_facts(loaded.run)) is None:
-        raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
-    chosen = [client.windows if windows is None else windows for client in facts.clients]
+    chosen = [client.windows if windows is None else windows for client in data_facts(loaded.run).clients]
     return price_fleet(config, chosen, stored_engine(loaded.run), known)
 
 

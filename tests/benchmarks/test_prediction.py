@@ -8,7 +8,7 @@ import pytest
 from benchmarks.moment import paired
 from benchmarks.prediction import Case, assignments, cases, compare, earlier_profile, load_of, main, table
 from relief_ray.config.experiment import parse
-from relief_ray.devices.time import save_profile
+from relief_ray.devices.time import profile_text
 from relief_ray.experiment.setup import prepare
 from relief_ray.profiling.profile import profile_device
 from relief_ray.support.errors import UserError
@@ -61,7 +61,7 @@ def profiled(run_cache):
 @pytest.mark.ci
 def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
     config, path, profile = parse(SMALL), tmp_path / "earlier.json", profiled
-    save_profile(profile, path)
+    path.write_text(profile_text(profile))
     comparison = compare(Case(name="small", values=SMALL), 2, path)
     setup = prepare(config)
     for row, r in zip(assignments(setup), comparison["rows"], strict=True):
@@ -86,17 +86,17 @@ def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
 )
 def test_a_profile_of_something_else_is_refused(tmp_path, profiled, change, said):
     path = tmp_path / "other.json"
-    save_profile(profiled.model_copy(update={"measured": profiled.measured.model_copy(update=change)}), path)
+    path.write_text(profile_text(profiled.model_copy(update={"measured": profiled.measured.model_copy(update=change)})))
     with pytest.raises(UserError, match=said):
         earlier_profile(path, prepare(parse(SMALL)))
 
 
 def test_a_profile_without_a_type_or_without_conditions_is_refused(tmp_path, profiled):
     path = tmp_path / "other.json"
-    save_profile(profiled.model_copy(update={"devices": {"A": profiled.devices["A"]}}), path)
+    path.write_text(profile_text(profiled.model_copy(update={"devices": {"A": profiled.devices["A"]}})))
     with pytest.raises(UserError, match=r"has no row for device types B, C; profile with --types A,B,C"):
         earlier_profile(path, prepare(parse(SMALL)))
-    save_profile(profiled.model_copy(update={"measured": None}), path)
+    path.write_text(profile_text(profiled.model_copy(update={"measured": None})))
     with pytest.raises(UserError, match="does not say how it was measured"):
         earlier_profile(path, prepare(parse(SMALL)))
 

@@ -255,8 +255,9 @@ def test_a_marker_of_another_dataset_does_not_count(lab, monkeypatch, tmp_path: 
     assert locate(get_loader(path)).synthetic
 
 
-def test_files_below_the_root_are_not_copied_there_again(lab, tmp_path: Path) -> None:
+def test_files_below_the_root_are_not_copied_there_again(lab, monkeypatch, tmp_path: Path) -> None:
     path = lab()
     with pytest.raises(UserError, match=r"lies below .* already"):
         import_from(path, tmp_path / "lab")
-    assert import_from(path, tmp_path / "lab", tmp_path / "elsewhere")["verification"]["ok"]
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path / "elsewhere"))
+    assert import_from(path, tmp_path / "lab")["verification"]["ok"]

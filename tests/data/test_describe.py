@@ -22,8 +22,9 @@ def test_the_excerpt(mini: Dataset) -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_the_list_tells_found_from_absent(mhealth_root: Path) -> None:
-    listed = {line["name"]: line for line in list_datasets(mhealth_root)}
+def test_the_list_tells_found_from_absent(mhealth_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIEF_DATA", str(mhealth_root))
+    listed = {line["name"]: line for line in list_datasets()}
     assert listed["mhealth"]["origin"] == "SYNTHETIC"
     assert listed["dsa_mini"]["origin"] == "real"
     assert listed["pamap2"]["path"] is None

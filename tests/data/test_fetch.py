@@ -210,14 +210,17 @@ def test_a_zip_in_a_zip(serve: Serve, good: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["file", "folder"])
-def test_hand_downloads(good: bytes, mhealth_root: Path, tmp_path: Path, form: str) -> None:
+def test_hand_downloads(
+    good: bytes, mhealth_root: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path / "root"))
     download = mhealth_root / "mhealth_SYNTHETIC"
     if form == "file":
         download = tmp_path / "Downloads.zip"
         download.write_bytes(good)
-    report = import_from("mhealth", download, tmp_path / "root")
+    report = import_from("mhealth", download)
     assert report["verification"]["ok"], report["verification"]["problems"]
-    dataset = load_dataset("mhealth", tmp_path / "root")
+    dataset = load_dataset("mhealth")
     assert dataset.origin == "SYNTHETIC"
     assert str(dataset.source.path).startswith(str(tmp_path / "root"))
 
@@ -225,7 +228,7 @@ def test_hand_downloads(good: bytes, mhealth_root: Path, tmp_path: Path, form: s
 def test_a_hand_download_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(zipped({"README.txt": b"1"}))
     with pytest.raises(UserError, match="not found"):
-        import_from("mhealth", tmp_path / "x.zip", tmp_path / "root")
+        import_from("mhealth", tmp_path / "x.zip")
 
 
 def test_no_address_and_bad_address(tmp_path: Path) -> None:

@@ -392,17 +392,21 @@ MINE = replace(GOOD, parse=mine)
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["mhealth", "pamap2"])
-def test_synthetic_files_raise_no_false_warning(name: str, request: pytest.FixtureRequest) -> None:
+def test_synthetic_files_raise_no_false_warning(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Activities of these short files last a few seconds: that is said, and that some have no window."""
+    monkeypatch.setenv("RELIEF_DATA", str(request.getfixturevalue(f"{name}_root")))
     config = DataConfig(name=name, window_s=1.28)
-    said = describe(open_dataset(config, request.getfixturevalue(f"{name}_root")), config)["warnings"]
+    said = describe(open_dataset(config), config)["warnings"]
     assert not [line for line in said if line.startswith(("subject", "windows", "a run")) and " lasts " not in line]
 
 
-def test_faulty_readings_of_dsa_are_told(dsa_zip) -> None:
+def test_faulty_readings_of_dsa_are_told(dsa_zip, monkeypatch) -> None:
     """A magnetometer's axis changes its sign for one row; two people's files were filled up with zeros."""
+    monkeypatch.setenv("RELIEF_DATA", str(dsa_zip.parent))
     config = DataConfig(name="dsa")
-    leap, *zeros = describe(open_dataset(config, dsa_zip.parent), config)["warnings"]
+    leap, *zeros = describe(open_dataset(config), config)["warnings"]
     assert leap.startswith("subject 5: mag leaps within a bout, to row 81201, 14 times as far")
     off = [
         f"subject {who}: acc, gyro and mag are 0 in all channels in {n} rows: if" for who, n in ((1, 3000), (6, 3950))

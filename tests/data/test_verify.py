@@ -24,8 +24,9 @@ def test_the_packaged_excerpt_is_known_and_sound() -> None:
     assert (report["ok"], report["num_known"], report["warnings"], report["origin"]) == (True, 1, [], "real")
 
 
-def test_unlisted_bytes_warn_and_structure_decides(mhealth_root: Path) -> None:
-    report = verify("mhealth", mhealth_root)
+def test_unlisted_bytes_warn_and_structure_decides(mhealth_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIEF_DATA", str(mhealth_root))
+    report = verify("mhealth")
     assert report["ok"], report["problems"]
     assert report["origin"] == "SYNTHETIC"
     assert report["num_known"] == 0

@@ -9,7 +9,7 @@ import pytest
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import device_types
-from relief_ray.devices.time import Conditions, Profile, Throughput, save_profile
+from relief_ray.devices.time import Conditions, Profile, Throughput, profile_text
 from relief_ray.devices.workload import Workload
 from relief_ray.experiment.recording import calibration_of
 from relief_ray.experiment.setup import foreign_profile, prepare, profile_settings, run_clocks
@@ -43,7 +43,8 @@ def measured_with(path, config, **also):
         settings={"windows_per_batch": 16, **profile_settings(config, SHAPE), **also},
         turns=1, spread=0.0, load_before=None,
     )  # fmt: skip
-    save_profile(Profile(origin="here", backbone="moment_lora", measured=conditions, devices={"A": ROW}), path)
+    profile = Profile(origin="here", backbone="moment_lora", measured=conditions, devices={"A": ROW})
+    path.write_text(profile_text(profile))
 
 
 def said(config):

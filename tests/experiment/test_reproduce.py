@@ -28,18 +28,18 @@ def changed(cell, **last):
 
 def test_the_same_program_gives_equal_bits(cell, tmp_path):
     seen = []
-    verdict = reproduce(cell, tmp_path / "again", on_round=lambda r: seen.append(r.round))
-    assert (verdict.answer, verdict.differences) == ("equal bits", ())
-    assert verdict.program is verdict.processor is None
+    result = reproduce(cell, tmp_path / "again", on_round=lambda r: seen.append(r.round))
+    assert (result.answer, result.differences) == ("equal bits", ())
+    assert result.program is result.processor is None
     assert seen == [r.round for r in cell.rounds]
     assert (tmp_path / "again" / "run.json").exists()
 
 
 def test_other_bits_with_the_same_scores_are_within_tolerance(cell):
-    verdict = judge(cell, changed(cell, f1=cell.rounds[-1].f1 + 0.009))
-    assert verdict.answer == "within tolerance" and verdict.f1_gap == pytest.approx(0.009)
-    assert verdict.differences[0].startswith("last model ")
-    assert any("f1" in d and f"round {cell.rounds[-1].round}" in d for d in verdict.differences)
+    result = judge(cell, changed(cell, f1=cell.rounds[-1].f1 + 0.009))
+    assert result.answer == "within tolerance" and result.f1_gap == pytest.approx(0.009)
+    assert result.differences[0].startswith("last model ")
+    assert any("f1" in d and f"round {cell.rounds[-1].round}" in d for d in result.differences)
 
 
 @pytest.mark.parametrize("last", [{"f1": 0.0}, {"bytes_up": 1}, {"time_s": 1e9}, {"energy_j": 1e9}, {"f1": None}])
@@ -59,8 +59,8 @@ def test_another_program_is_named(cell):
 
 def test_another_processor_is_named(cell):
     machine = cell.machine.model_copy(update={"cpu": "Z80"})
-    verdict = judge(cell.model_copy(update={"machine": machine}), cell)
-    assert verdict.processor == f"Z80 there, {cell.machine.cpu} here" and verdict.program is None
+    result = judge(cell.model_copy(update={"machine": machine}), cell)
+    assert result.processor == f"Z80 there, {cell.machine.cpu} here" and result.program is None
 
 
 @pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])
@@ -68,6 +68,11 @@ def test_a_tolerance_that_is_none_is_refused_before_anything_runs(cell, tmp_path
     with pytest.raises(UserError, match=r"--tolerance .*: expected points of F1, 0 or more"):
         reproduce(cell, tmp_path / "x", tolerance)
     assert not (tmp_path / "x").exists()
+
+
+def test_an_engine_that_is_unknown_here_is_refused(cell, tmp_path):
+    with pytest.raises(UserError, match="engine 'warp' is unknown to this version; known: "):
+        reproduce(cell.model_copy(update={"engine": "warp"}), tmp_path / "x")
 
 
 def test_other_data_are_refused(cell, tmp_path):

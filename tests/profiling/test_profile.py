@@ -7,7 +7,7 @@ import pytest
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment
 from relief_ray.core.stages import descendants
-from relief_ray.devices.time import Profile, load_profile, save_profile
+from relief_ray.devices.time import Profile, load_profile, profile_text
 from relief_ray.experiment.setup import choose_engine, prepare
 from relief_ray.profiling.profile import (
     EVERYTHING,
@@ -44,7 +44,7 @@ def test_a_profile_says_on_what_it_was_measured(profile):
 
 
 def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
-    save_profile(profile, tmp_path / "p.json")
+    (tmp_path / "p.json").write_text(profile_text(profile))
     assert load_profile(tmp_path / "p.json") == profile
 
 
@@ -111,7 +111,7 @@ def test_predictions_grow_with_the_work(profile, run_cache):
 
 
 def test_a_profile_of_another_engine_is_refused(profile, tmp_path, run_cache):
-    save_profile(profile, tmp_path / "p.json")
+    (tmp_path / "p.json").write_text(profile_text(profile))
     costs = {"profile": str(tmp_path / "p.json")}
     with pytest.raises(
         UserError, match=r"measured with engine '(fused|gemm)', this run trains with 'naive'; .*engine=naive"

@@ -81,7 +81,7 @@ def metrics(f1, by_subject, rare_by_subject=None, personalised=False, own=None):
     f1_rare = sum(rare.values()) / len(rare) if rare else None
     return Metrics(
         f1=f1, f1_rare=f1_rare, accuracy=f1, f1_by_modality={"acc": f1 / 2, "mag": f1 / 4}, f1_by_class=(f1, f1),
-        f1_by_subject=by_subject, f1_rare_by_subject=rare, num_windows=40, f1_fleet=own,
+        f1_by_subject=by_subject, num_windows=40, f1_fleet=own,
         f1_fleet_by_subject={} if own is None else dict.fromkeys(by_subject, own),
     )  # fmt: skip
 
@@ -153,7 +153,10 @@ def build(
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
         data_origin=origin, data_title=title, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE,
         engine="gemm", planning_model=CLOCK, status="done", groups=ALL,
-        coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
+        coverage={
+            "classes": ["a", "b"], "train": [15, 15], "validation": [3, 3], "test": [20, 20], "window_s": 5.12,
+            "clients": [{"client": n, "subject": 3 + n, "train": [5, 5], "validation": [1, 1]} for n in GROUPS],
+        },
         budget={"fedavg_reference": {CLOCK: fedavg_round(*reference)}},
         calibration={"origin": "FITTED"},
     )  # fmt: skip

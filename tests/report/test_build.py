@@ -180,8 +180,8 @@ def test_a_claim_and_a_row_name_a_method_alike_and_its_title_stands_below(usual,
 
 def test_the_page_says_on_how_many_windows_an_f1_rests_and_what_each_client_has(usual_report):
     windows, clients = sheet(usual_report, "e1-windows"), sheet(usual_report, "e1-clients")
-    assert "windows of 5.12 s, one every 5 s. F1 is taken over the test windows." in windows.caption
-    assert [c.text for c in row(windows, "0").cells] == ["1, 2, 3, 4, 5, 6, 7, 8", "40", "3"]
+    assert "windows of 5.12 s, one every 5 s; 2 classes. F1 is taken over the test windows." in windows.caption
+    assert [c.text for c in row(windows, "0").cells] == ["1, 2, 3, 4, 5, 6, 7, 8", "40", "30", "6", "3"]
     assert [line.name for line in clients.rows] == ["0", "1", "2"]
 
 

@@ -10,7 +10,7 @@ from benchmarks.allocation import receipts
 from relief_ray.config.experiment import parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import FleetConfig, device_types
-from relief_ray.devices.time import Profile, Throughput, save_profile
+from relief_ray.devices.time import Profile, Throughput, profile_text
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.plugins.load import digests
@@ -111,7 +111,7 @@ def test_the_result_says_what_it_is(runs):
 def test_a_device_profile_adds_the_measured_clock(runs, tmp_path):
     row = Throughput(forward_flops_per_s=1e6, backward_flops_per_s=1e6, optimizer_flops_per_s=1e6)
     path = tmp_path / "p.json"
-    save_profile(Profile(origin="by hand", backbone="cnn", devices=dict.fromkeys("ABC", row)), path)
+    path.write_text(profile_text(Profile(origin="by hand", backbone="cnn", devices=dict.fromkeys("ABC", row))))
     after = what_if(runs["relief"], {}, str(path))
     assert "measured" in after.rounds[-1].costs and "measured" not in runs["relief"].rounds[-1].costs
     assert after.rounds[-1].costs["split_naive"] == runs["relief"].rounds[-1].costs["split_naive"]

@@ -92,9 +92,9 @@ def featured(comparison: Comparison) -> list[Loaded]:
     """Runs of one fold and seed for the figure: FedAvg's, RELIEF's (or the nearest of its kin), a user's own methods'.
 
     At most three. Where none of these but FedAvg was run, the first other method stands below it. Runs on pooled data
-    and cells of earlier versions have no devices to draw.
+    have no devices to draw.
     """
-    runs = [r for r in comparison.runs if not r.pooled and r.cost(r.rounds[-1], comparison.clock).clients]
+    runs = [r for r in comparison.runs if not r.pooled]
     replicates = {
         row.label: {r.replicate for r in runs if r.label == row.label} for row in comparison.rows if not row.is_bound
     }
@@ -139,7 +139,7 @@ def timeline(runs: Sequence[Loaded], path: Path, clock: str | None = None, round
         UserError: a run lacks that round, that clock or devices; matplotlib is missing; an unknown file suffix.
     """
     if not runs:
-        raise UserError("timeline: no run holds devices (pooled data and older cells have none); draw a run folder")
+        raise UserError("timeline: no run holds devices (pooled data have none); draw a run folder")
     chosen = clock or runs[-1].run.planning_model
     parts = [panel(run, chosen, round_) for run in runs]
     with sheet(height_of(parts)) as figure:

@@ -12,7 +12,6 @@ from operator import attrgetter
 from statistics import mean
 
 from relief_ray.core.messages import ClientCost
-from relief_ray.data.registry import recorded_spec
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import commit, source_digest
@@ -28,7 +27,7 @@ from relief_ray.report.runs import (
     grouped,
     split_name,
 )
-from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.errors import counted, listed
 from relief_ray.support.table import NONE, Cell, Origin, Row, Table, word_table
 
 # Share of a window that two neighbours may have in common without a word.
@@ -132,66 +131,52 @@ def _duration(seconds: float) -> str:
 
 
 def data_tables(comparison: Comparison, slug: str) -> tuple[Table, ...]:
-    """Windows by fold and part, and a row per client; empty where no run is done."""
-    runs = _one_of_each(comparison.runs)
-    if not runs:
+    """Windows by fold and part, and a row per client; empty where no run is done, or cells of pooled data alone."""
+    known = _one_of_each(comparison.runs)
+    if not known:
         return ()
-    facts = [_facts(loaded) for loaded in runs]
-    lacking = dict(pair for f in facts for pair in f.lacking)
-    windows = _windows_table(comparison, f"{slug}-windows", runs, facts)
-    clients = _clients_table(comparison, f"{slug}-clients", [row for f in facts for row in f.clients], lacking)
-    return (windows, clients) if clients.rows else (windows,)
+    windows = _windows_table(comparison, f"{slug}-windows", known)
+    lacking = dict(pair for _, facts in known for pair in facts.lacking)
+    clients = [row for _, facts in known for row in facts.clients]
+    return (windows, _clients_table(comparison, f"{slug}-clients", clients, lacking)) if clients else (windows,)
 
 
-def _one_of_each(runs: Sequence[Loaded]) -> list[Loaded]:
-    """A run of every fold and rotation, which decide windows and devices; pooled ones only in want of others."""
-    kinds = {loaded.replicate[:2]: loaded for loaded in reversed(sorted(runs, key=attrgetter("pooled")))}
+def _one_of_each(runs: Sequence[Loaded]) -> list[tuple[Loaded, DataFacts]]:
+    """A run of every fold and rotation, which decide windows and devices, with its facts.
+
+    Pooled ones, whose committed cells keep no facts, only in want of others, and without clients.
+    """
+    kinds: dict[tuple[int, ...], tuple[Loaded, DataFacts]] = {}
+    for loaded in sorted(runs, key=attrgetter("pooled")):
+        facts = data_facts(loaded.run) if loaded.committed is None else loaded.committed.data
+        if facts is not None:
+            facts = facts.model_copy(update={"clients": ()}) if loaded.pooled else facts
+            kinds.setdefault(loaded.replicate[:2], (loaded, facts))
     return [kinds[kind] for kind in sorted(kinds)]
 
 
-def _facts(loaded: Loaded) -> DataFacts:
-    """The run's facts; of cells that an earlier version committed, what configuration and metrics still tell."""
-    kept = loaded.committed.data if loaded.committed is not None else data_facts(loaded.run)
-    if kept is None:
-        test = 0 if loaded.last_metrics is None else loaded.last_metrics.num_windows
-        kept = DataFacts(window_s=None, num_classes=0, train=0, validation=0, test=test, clients=())
-    fleet = () if loaded.fleet is None else loaded.fleet.clients
-    clients = kept.clients or tuple(ClientData(c.id, "", c.device, c.modalities, 0) for c in fleet)
-    window_s = _window_s(loaded) if kept.window_s is None else kept.window_s
-    return kept.model_copy(update={"clients": () if loaded.pooled else clients, "window_s": window_s})
-
-
-def _window_s(loaded: Loaded) -> float | None:
-    """Seconds of a window: as configured, else the data set's own where its code is here."""
-    if isinstance(set_s := loaded.value("data.window_s"), int | float):
-        return float(set_s)
-    try:
-        return recorded_spec(str(loaded.value("data.name"))).window_s
-    except UserError:
-        return None
-
-
-def _windows_table(comparison: Comparison, slug: str, runs: Sequence[Loaded], facts: Sequence[DataFacts]) -> Table:
+def _windows_table(comparison: Comparison, slug: str, known: Sequence[tuple[Loaded, DataFacts]]) -> Table:
     """A row per fold: who is tested on, and how many windows each part has."""
     rows = []
-    for loaded, known in zip(runs, facts, strict=True):
+    for loaded, facts in known:
         place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(comparison.text("data.split"))
-        numbers = (known.test, known.train, known.validation, len(known.clients))
+        numbers = (facts.test, facts.train, facts.validation, len(facts.clients))
         row = [place, _tested(loaded), *(f"{n:,}" if n else NONE for n in numbers)]
         rows += [] if row in rows else [row]
-    first = "fold" if has_folds(runs[0].run.config) else "split"
+    first = "fold" if has_folds(known[0][0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
-    return word_table(head, rows, slug, _caption(comparison, facts[0])).without_blanks()
+    return word_table(head, rows, slug, _caption(comparison, known[0][1])).without_blanks()
 
 
 def _caption(comparison: Comparison, facts: DataFacts) -> str:
     """``Data: DSA; windows of 5.12 s, one every 5 s; 19 classes. F1 is taken over the test windows.``."""
     stride = comparison.text("data.stride_s") or "1"
-    parts = [f"windows of {facts.window_s:g} s" if facts.window_s else "windows", f"one every {stride} s"]
-    classes = f"; {facts.num_classes} classes" if facts.num_classes else ""
-    shared = 0.0 if not facts.window_s else 1 - float(stride) / facts.window_s
+    shared = 1 - float(stride) / facts.window_s
     alike = f" Neighbouring windows share {shared:.0%} of their samples." if shared > _FEW_SHARED else ""
-    return f"Data: {comparison.title}; {', '.join(parts)}{classes}. F1 is taken over the test windows.{alike}"
+    return (
+        f"Data: {comparison.title}; windows of {facts.window_s:g} s, one every {stride} s; "
+        f"{facts.num_classes} classes. F1 is taken over the test windows.{alike}"
+    )
 
 
 def _tested(loaded: Loaded) -> str:

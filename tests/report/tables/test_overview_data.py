@@ -1,4 +1,4 @@
-"""Windows and clients behind a setting's F1, from run records, and from committed cells of both forms."""
+"""Windows and clients behind a setting's F1, from run records and from committed cells."""
 
 import pytest
 
@@ -39,11 +39,8 @@ def shown(path):
 
 @pytest.fixture
 def committed(runs, tmp_path):
-    def write(name, **changed):
-        cells = [(run.config_hash, condense(run, rounds).model_copy(update=changed)) for run, rounds in runs]
-        return write_committed(tmp_path / name / "cells.json", "t", cells).parent
-
-    return write
+    cells = [(run.config_hash, condense(run, rounds)) for run, rounds in runs]
+    return write_committed(tmp_path / "cells.json", "t", cells).parent
 
 
 ROWS = [
@@ -66,27 +63,22 @@ def test_a_row_per_fold_and_a_row_per_client_as_recorded(runs, put, tmp_path, ma
 
 
 def test_committed_cells_keep_the_same_facts(committed):
-    captions, rows = shown(committed("new"))
+    captions, rows = shown(committed)
     assert "windows of 2.56 s" in captions[0] and rows == ROWS
 
 
-def test_cells_that_an_earlier_version_committed_tell_what_they_have(committed):
-    """The number of test windows is in their metrics, the fleet in their configuration, 5.12 s in the data set."""
-    captions, rows = shown(committed("old", data=None))
-    assert "windows of 5.12 s, one every 5 s. F1" in captions[0]
-    assert rows == [
-        ["0", "1, 2", "40", "3"],
-        ["1", "1, 2", "40", "3"],
-        *([str(n), "ABC"[n], " + ".join(SENSORS[n])] for n in range(3)),
-    ], "columns without a figure are left out"
+def test_pooled_data_alone_have_windows_and_no_clients_and_committed_nothing(runs, put, tmp_path, make):
+    (run, rounds), kind = runs[2], type(make("central"))
+    put(kind(where="", run=run, rounds=rounds), tmp_path / "run")
+    assert shown(tmp_path / "run")[1] == [["0", "1, 2", "1,234", "75", "6"]], "no column of clients"
+    small = write_committed(tmp_path / "small" / "cells.json", "t", [("a", condense(run, rounds))]).parent
+    assert shown(small) == ([], [])
 
 
-def test_the_facts_are_those_of_the_coverage_report(make, runs):
+def test_the_facts_are_those_of_the_coverage_report(runs):
     run, _ = runs[0]
     facts = data_facts(run)
     assert (facts.window_s, facts.num_classes, facts.test, facts.clients[0].windows) == (2.56, 2, 1234, 35)
-    assert data_facts(run.model_copy(update={"coverage": {}})) is None
-    assert data_facts(make("fedavg").run) is None, "its coverage report has no test part"
 
 
 def test_people_who_lack_a_sensor_are_named_also_where_cells_were_committed(runs, tmp_path):
