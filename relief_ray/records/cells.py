@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from relief_ray.plugins.parts import OwnParts
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
-from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
+from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
@@ -146,7 +146,7 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     return state
 
 
-def _lacks(lines: Lines, folder: Path) -> str:
+def _lacks(lines: LedgerLines, folder: Path) -> str:
     """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
     if lines.torn:
         return f"{lines.torn}; a resume cuts it off"
@@ -198,7 +198,7 @@ def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState[Non
 
 
 @lru_cache(maxsize=4096)
-def _scanned(path: Path, line_format: LineFormat, stamped: str) -> Lines:
+def _scanned(path: Path, line_format: LineFormat, stamped: str) -> LedgerLines:
     """A ledger's lines; checked once as long as its ``stamp`` stays.
 
     Raises:

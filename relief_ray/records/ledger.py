@@ -469,7 +469,7 @@ class Rounds(Sequence[RoundRecord]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
+class LedgerLines:
     """Content of a ledger.
 
     Attributes:
@@ -490,7 +490,7 @@ class _Rewound(Exception):
     """Raised where what stands after an earlier scan's end does not follow it."""
 
 
-def scan(path: Path, line_format: LineFormat, after: LedgerEnd | None = None) -> Lines:
+def scan(path: Path, line_format: LineFormat, after: LedgerEnd | None = None) -> LedgerLines:
     """Check the lines of a ledger; the last one counts only when it is complete.
 
     A driver writes a line's break last. So a last line without its break is one that is being written, or that a
@@ -508,7 +508,7 @@ def scan(path: Path, line_format: LineFormat, after: LedgerEnd | None = None) ->
     return _scan(path, line_format, begin)
 
 
-def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
+def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> LedgerLines:
     """Check the lines after ``end``.
 
     Raises:
@@ -549,7 +549,7 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
                 )
             places.append(Place(round=round_, start=end.num_bytes))
             end = line_format.after(line, end)
-    return Lines(rounds=Rounds(path, line_format, places), end=end, torn=torn, damage=damage)
+    return LedgerLines(rounds=Rounds(path, line_format, places), end=end, torn=torn, damage=damage)
 
 
 def _read(file: BinaryIO, place: Place) -> bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.records import checkpoint
-from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
+from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord, page_of, read_page
 from relief_ray.support import files
@@ -211,7 +211,7 @@ class RunFolder:
         """Read all rounds in order."""
         return self._scan().rounds
 
-    def _scan(self) -> Lines:
+    def _scan(self) -> LedgerLines:
         return scan(self.path / ROUNDS_FILE, self._format)
 
     def rewind(self, round_: int | None) -> Rounds:

@@ -70,7 +70,7 @@ from relief_ray.support.text import with_title
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Verdict = Literal[
+ClaimVerdict = Literal[
     "supported",
     "contradicted",
     "undecided",
@@ -82,7 +82,7 @@ Verdict = Literal[
     "not tested early enough",
     "no runs",
 ]
-_TONES: Mapping[Verdict, Tone] = {
+_TONES: Mapping[ClaimVerdict, Tone] = {
     "supported": "good",
     "contradicted": "bad",
     "no runs": "gap",
@@ -97,7 +97,7 @@ class ClaimResult:
 
     claim: Claim
     """As it was named."""
-    verdict: Verdict
+    verdict: ClaimVerdict
     """The verdict."""
     evidence: str
     """The figures behind it, or the reason why there is none."""
@@ -183,7 +183,7 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
             f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}, at least {needed} are "
             f"needed; {evidence}"
         )
-    verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
+    verdict: ClaimVerdict = "undecided" if least <= ALPHA else "cannot decide"
     shares = variance_shares(found)
     return ClaimResult(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
 
@@ -193,7 +193,9 @@ def sides_of(claim: Claim) -> Sides:
     return 2 if claim.margin is None else 1
 
 
-def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
+def _obstacle(
+    comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered
+) -> tuple[ClaimVerdict, str] | None:
     """The verdict without a test, and its reason; None where the claim can be tested."""
     first, second = ({run.replicate for run in comparison.runs_of(label)} for label in (claim.first, claim.second))
     number = len(first & second)
@@ -289,7 +291,7 @@ def in_words(comparison: Comparison, judgement: ClaimResults | None, *, is_named
     return (*mark, *headlines(comparison), named, *methods)
 
 
-_ORDER: tuple[Verdict, ...] = get_args(Verdict)
+_ORDER: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 
 
 def _worded(judged: ClaimResult, name: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from relief_ray.support.errors import UserError
 from tests.lab import network
 from tests.lab.cgroup import find_controller
-from tests.lab.node import Setup
+from tests.lab.node import NodeSetup
 from tests.lab.plan import HEAD, HOME, NodePlan
 from tests.lab.state import MARK, Link, Node, Place, Process, State, end, inside, marked
 
@@ -151,7 +151,7 @@ def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: Sequen
     controller, group = find_controller(), group_of(place, node.plan.name)
     controller.create(group)
     shared = {str(SOURCES), sys.prefix, sys.base_prefix, *([node.data] if node.data else [])}
-    setup = Setup(
+    setup = NodeSetup(
         name=node.plan.name,
         home=HOME,
         token=place.token.read_text(),

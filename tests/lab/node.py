@@ -26,7 +26,7 @@ _ALL_READ_WRITE = 0o1777
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class NodeSetup:
     """All that a node needs to know to set itself up.
 
     Attributes:
@@ -79,7 +79,7 @@ def _mount(*words: str, fd: int | None = None) -> None:
         raise OSError(f"mount {' '.join(words)}: {done.stderr.strip()}")
 
 
-def _own_disks(setup: Setup) -> None:
+def _own_disks(setup: NodeSetup) -> None:
     """Put empty disks where programs write; what has to stay visible there comes back from its open folder."""
     seen = (*setup.shared, *setup.stores)
     below = [path for path in seen if path.startswith(tuple(f"{p}/" for p in _PRIVATE))]
@@ -108,7 +108,7 @@ def _rest_read_only(stores: Sequence[str]) -> None:
             _mount("-o", "remount,bind,ro", path)
 
 
-def _set_up(setup: Setup) -> None:
+def _set_up(setup: NodeSetup) -> None:
     _own_disks(setup)
     token = Path(setup.home, ".ray", "auth_token")
     token.parent.mkdir(parents=True)
@@ -129,7 +129,7 @@ def main() -> None:
     """Set the node up, say which process this is for the rest of the machine, become the reaper."""
     # Still the machine's /proc: its number for this process.
     pid = os.readlink("/proc/self")
-    setup = Setup(**json.load(sys.stdin))
+    setup = NodeSetup(**json.load(sys.stdin))
     try:
         _set_up(setup)
     except (OSError, subprocess.SubprocessError) as error:
