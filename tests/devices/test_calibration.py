@@ -6,7 +6,7 @@ from benchmarks import calibrate
 from benchmarks.calibrate import PAMAP2, TARGET_ENERGY_J, fit, nominal_energy_j
 from relief_ray.core.groups import GroupLayout, pack
 from relief_ray.devices.calibration import FITTED, MODELS, utilisations
-from relief_ray.devices.time import FlopProportional, Split
+from relief_ray.devices.time import FlopProportional, SplitClock
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment.backbone import MomentConfig
@@ -44,7 +44,7 @@ def test_shipped_figures_are_what_the_documented_command_prints(run_cache, count
 
 def test_calibrated_fleet_spends_the_papers_energy(cnn):
     costs, layout = cnn
-    for kind, utilisation in zip((FlopProportional, Split), utilisations("cnn").values(), strict=True):
+    for kind, utilisation in zip((FlopProportional, SplitClock), utilisations("cnn").values(), strict=True):
         assert nominal_energy_j(costs, kind(utilisation=utilisation), layout) == pytest.approx(847.0, rel=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_every_backbone_with_an_energy_in_the_paper_is_fitted_for_every_model():
 
 def test_energy_falls_as_utilisation_grows(cnn):
     costs, layout = cnn
-    for kind in (FlopProportional, Split):
+    for kind in (FlopProportional, SplitClock):
         energies = [nominal_energy_j(costs, kind(utilisation=10.0**k), layout) for k in range(-6, 1)]
         assert energies == sorted(energies, reverse=True)
         assert len(set(energies)) == len(energies)
@@ -96,5 +96,5 @@ def test_a_user_may_bring_a_utilisation():
 def test_backbone_2s_fleet_spends_table_2s_energy(run_cache, counted):
     backbone = MomentConfig().build(PAMAP2, seed=0)
     costs, layout = counted(backbone), backbone.layout
-    for kind, utilisation in zip((FlopProportional, Split), utilisations("moment_lora").values(), strict=True):
+    for kind, utilisation in zip((FlopProportional, SplitClock), utilisations("moment_lora").values(), strict=True):
         assert nominal_energy_j(costs, kind(utilisation=utilisation), layout) == pytest.approx(1284.0, rel=1e-8)
