@@ -493,10 +493,12 @@ def parsed_anew(name: str, limit_s: float) -> tuple[str, list[str]]:
     loader = get_loader(name)
     spec, source = loader.spec, locate(loader)
     digest = source_digest(spec, source)
-    entry, began, recordings = read_entry(entry_folder(spec, digest)), time.monotonic(), []
+    entry, began = read_entry(entry_folder(spec, digest)), time.monotonic()
+    recordings: list[Recording] = []
     with open_source(spec, source) as members:
-        for subject in spec.subjects if entry.parse_s / len(spec.subjects) <= _LONGEST_PARSE_S else ():
-            recordings.append(parse_subject(loader, members, source.path, subject))
+        # From the last one: where the order counts, each has another place in it than when the cache was filled.
+        for subject in reversed(spec.subjects) if entry.parse_s / len(spec.subjects) <= _LONGEST_PARSE_S else ():
+            recordings.insert(0, parse_subject(loader, members, source.path, subject))
             if time.monotonic() - began > limit_s:
                 break
     other = differing(spec, entry, recordings) if recordings else []
@@ -505,14 +507,17 @@ def parsed_anew(name: str, limit_s: float) -> tuple[str, list[str]]:
 
 
 def differing(spec: DatasetSpec, entry: Entry, recordings: Sequence[Recording]) -> list[str]:
-    """Files of an entry whose first rows are not what parsing its first people has returned."""
-    cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts, FILLED: entry.filled}
+    """Files of an entry whose last rows are not what parsing its last people has returned."""
     fresh = {name: np.ascontiguousarray(array) for name, array in assemble(spec, recordings).items()}
+    person, row = len(spec.subjects) - len(recordings), len(entry.labels) - len(fresh[LABELS])
+    bouts = entry.bouts - np.array([person, row, row])
+    cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: bouts, FILLED: entry.filled}
+    last = {
+        name: np.ascontiguousarray(array[max(0, len(array) - len(fresh[name])) :]) for name, array in cached.items()
+    }
     # Bit by bit: NaN equals NaN, and -0 is not 0.
     return [
-        name
-        for name, array in fresh.items()
-        if not np.array_equal(np.ascontiguousarray(cached[name][: len(array)]).view(np.uint8), array.view(np.uint8))
+        name for name, array in fresh.items() if not np.array_equal(last[name].view(np.uint8), array.view(np.uint8))
     ]
 
 

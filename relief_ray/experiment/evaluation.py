@@ -29,6 +29,7 @@ from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
+from relief_ray.records.cells import refuse_contradicted
 from relief_ray.records.checkpoint import Averages
 from relief_ray.records.identity import why_closed
 from relief_ray.records.metrics import macro_f1, summarise
@@ -237,6 +238,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") 
     point = checkpoint.load(path, binding_of(setup, run), newest)
     if point is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {typed(path)}`")
+    refuse_contradicted(path, run)
     use_threads(setup.job.num_threads)
     inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])

@@ -23,6 +23,7 @@ from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
+from relief_ray.records.cells import refuse_contradicted
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
 from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256, why_closed
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
@@ -192,6 +193,8 @@ def export_model(
     config = parse(run.config, str(run_folder / RUN_FILE), why)
     setup = as_begun(run, run_folder, config)
     point = load(run_folder, binding_of(setup, run), saved)
+    if round_ is None:
+        refuse_contradicted(run_folder, run)
     assert point is not None
     params = common_model(setup, point, run_folder)
     facts = _provenance(run, setup, params, run_folder, point.round)

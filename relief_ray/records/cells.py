@@ -146,6 +146,16 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     return state
 
 
+def refuse_contradicted(folder: Path, run: RunRecord) -> None:
+    """Refuse a finished run whose ledger or newest checkpoint is not that of a finished run.
+
+    Raises:
+        UserError: it says which.
+    """
+    if run.status == "done" and (state := status_of(folder, run)).status == "failed":
+        raise UserError(state.why)
+
+
 def _lacks(lines: LedgerLines, folder: Path) -> str:
     """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
     if lines.torn:
@@ -164,6 +174,11 @@ def _model_conflict(folder: Path, rounds: Rounds) -> str:
     if (saved := newest_model(folder)) is None:
         return ""
     round_, model = saved
+    if round_ != (last := rounds.numbers[-1]):
+        return (
+            f"{folder}: the newest whole checkpoint is of round {round_}, expected one of the last round, {last}; "
+            "restore it, or remove the folder and resume its study"
+        )
     for record in rounds.where(lambda number: number == round_):
         if record.model_sha256 == model:
             return ""

@@ -462,14 +462,19 @@ def _points(gain: Paired) -> str:
 
 
 def whose_intervals(comparison: Comparison) -> str:
-    """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals."""
+    """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals.
+
+    A partition that is drawn counts where it is drawn anew.
+    """
     fewest = min((f1.num_pairs for row in comparison.rows if (f1 := row.f1) and f1.low is not None), default=0)
     if not fewest:
         return ""
     people, few = counted(len(comparison.subjects), "test subject"), ""
     if fewest < _MIN_EXACT:
         few = f"; with {counted(fewest, 'pair')} it assumes normal differences (an exact test needs {_MIN_EXACT})"
-    return f"An interval covers new starts on the same {people}, not new people{few}"
+    seeds = {r.text("data.seed") for r in comparison.runs if r.text("data.partition", "subject") != "subject"}
+    drawn = {0: "", 1: " on one partition of the windows,"}.get(len(seeds), " and partitions of the windows,")
+    return f"An interval covers new starts{drawn} on the same {people}, not new people{few}"
 
 
 def alike_pairs(comparison: Comparison) -> str:

@@ -140,7 +140,8 @@ class Computer:
                     for state in states:
                         loop.reuse(state)
                 elif has_users_code():
-                    cells = [(s.name, s.config.model_dump(mode="json"), s.folder) for s in states]
+                    # Users' code may change the working folder there.
+                    cells = [(s.name, s.config.model_dump(mode="json"), s.folder.absolute()) for s in states]
                     arguments = self.unopened(), cells, other_code, keywords()
                     call_fresh(_compute_for, *arguments, hear=hear, stop=loop.stop)
                 else:

@@ -64,6 +64,18 @@ def test_an_interval_names_the_people_that_it_is_about(make):
     assert whose_intervals(compare_runs([runs[0], runs[3]])) == "", "one pair has no interval"
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"), [((5, 5, 5), "on one partition of the windows,"), ((0, 1, 2), "and partitions of the windows,")]
+)
+def test_an_interval_says_whether_partitions_were_drawn_anew(make, seeds, said):
+    drawn = [{"data": {"partition": "dirichlet", "seed": seed}} for seed in seeds]
+    runs = [make("fedavg", seed=seed, extra=drawn[seed]) for seed in range(3)]
+    runs += [make("fedprox", seed=seed, extra=drawn[seed], scores=(0.5, 0.61 + 0.01 * seed)) for seed in range(3)]
+    assert whose_intervals(compare_runs(runs)).startswith(
+        f"An interval covers new starts {said} on the same 2 test subjects"
+    )
+
+
 def test_the_same_time_is_that_of_the_column(make):
     """RELIEF ends after 2 s: FedAvg and Mine, whose rounds take 2 s, have had one round then, 50 and 70 %."""
     runs = [make("fedavg"), make("mine", scores=(0.7, 0.65)), make("relief", round_s=1.0)]

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import Field, JsonValue
 
-from relief_ray.records.cells import PLAN_FILE, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, read_plan_file, refuse_contradicted
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
 from relief_ray.records.identity import flat, foreign, why_foreign
@@ -252,10 +252,14 @@ class MlflowRun:
         """Copy the two files (with ``tracking.model`` the last state too), and say how and when the run has ended.
 
         The end is that of the last round, so that a run lasts as long as it took, whenever it is exported.
+
+        Raises:
+            UserError: a finished run's records contradict each other.
         """
+        run = read_run(self._folder)
+        refuse_contradicted(self._folder, run)
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
-        run = read_run(self._folder)
         self._tag_end(ending_tags(run))
         if run.status in _ENDINGS:
             self._log_model()

@@ -233,6 +233,7 @@ def test_the_experiment_is_one_of_models_that_are_trained(run):
 
 
 def test_only_what_is_missing_is_sent(run):
+    change_run(run, status="running")
     whole = (run / "rounds.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
     (run / "rounds.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
@@ -242,6 +243,15 @@ def test_only_what_is_missing_is_sent(run):
     (run / "sync.json").unlink()
     assert sync(run).num_points == 0
     assert points(run) == expected(4) and len(stored(run)) == 1
+
+
+def test_a_finished_run_without_its_last_line_is_refused(run):
+    change_run(run, config=read_run(run).config | {"rounds": 4})
+    path = run / "rounds.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(UserError, match="expected round 4 of a finished run"):
+        sync(run)
+    assert [stored_run.info.status for stored_run in stored(run)] == ["RUNNING"]
 
 
 def test_large_ledgers_go_in_batches(run, monkeypatch):
