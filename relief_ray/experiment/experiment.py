@@ -26,7 +26,7 @@ from relief_ray.experiment.recording import UntrainedGroups, binding_of, round_r
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
-from relief_ray.records.cells import PLAN_FILE
+from relief_ray.records.cells import refuse_linked
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.facts import LeftOutLog
 from relief_ray.records.metrics import summarise
@@ -34,7 +34,6 @@ from relief_ray.records.run_folder import RUN_FILE, RunFolder, restore
 from relief_ray.records.schema import Facts, Metrics, RoundRecord, RunRecord, RunStatus, Totals
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import refuse_links
 from relief_ray.support.text import now
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
@@ -254,8 +253,7 @@ def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None
         UserError: the folder is a link beside its plan or holds something else, or data, program or clocks are not
             those it was begun with.
     """
-    if (path.parent / PLAN_FILE).exists():  # the folder's name is the plan's, not one that the user typed
-        refuse_links([path])
+    refuse_linked(path)
     if (path / RUN_FILE).exists():
         setup, folder = reopen(path, runtime=config.runtime, other_code=other_code)
     else:

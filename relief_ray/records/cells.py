@@ -24,7 +24,16 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import disk_errors, read_pieces, read_whole, sha256_of, stamp, values_in, write_atomic
+from relief_ray.support.files import (
+    disk_errors,
+    read_pieces,
+    read_whole,
+    refuse_links,
+    sha256_of,
+    stamp,
+    values_in,
+    write_atomic,
+)
 from relief_ray.support.frozen import FrozenConfig, strictly
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -144,6 +153,16 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     if state.status == "interrupted" and (lacks := _lacks(lines, folder)):
         return replace(state, why="; ".join(filter(None, (state.why, f"{folder / ROUNDS_FILE}: {lacks}"))))
     return state
+
+
+def refuse_linked(cell: Path) -> None:
+    """Refuse a folder that is a link beside a plan: its name is the plan's, not one that the user typed.
+
+    Raises:
+        UserError: it is one.
+    """
+    if (cell.parent / PLAN_FILE).exists():
+        refuse_links([cell])
 
 
 def refuse_contradicted(folder: Path, run: RunRecord) -> None:

@@ -38,6 +38,7 @@ from relief_ray.records.cells import (
     look,
     read_claims,
     read_plan_file,
+    refuse_linked,
     register_claims,
     write_plan_file,
 )
@@ -529,6 +530,7 @@ def _check_folder(state: State) -> None:
             f"{resumed(state.folder, 'other_code')}"
         )
     if not state.is_finished:
+        refuse_linked(state.folder)
         lock_folder(state.folder, "the run folder").release()
     elif state.status == "failed":
         raise UserError(state.why)
@@ -641,6 +643,7 @@ def await_quiet(states: Iterable[State]) -> None:
     """
     for state in states:
         if (state.folder / LOCK_FILE).exists():
+            refuse_linked(state.folder)
             lock_folder(state.folder, "the cell", wait_s=_GONE_S).release()
 
 

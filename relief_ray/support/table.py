@@ -296,7 +296,8 @@ def inline(text: str) -> str:
 
 def marked(text: str) -> str:
     """GitHub's Markdown of a text: what would be HTML, a link or a picture there stands as it is; ``code`` stays."""
-    parts = re.split(r"((?<!`)`[^`]+`(?!`))", visible(text))
+    # Behind a backslash a backtick would mark nothing.
+    parts = re.split(r"((?<!`)`[^`]+`(?!`))", re.sub(r"\\+(?=`)", "", visible(text)))
     plain = (re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part).replace("](", "]\\(") for part in parts[::2])
     return "".join(part for pair in zip_longest(plain, parts[1::2], fillvalue="") for part in pair)
 

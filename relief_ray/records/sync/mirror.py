@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import socket
 import time
@@ -449,7 +450,8 @@ def fetch(uri: str, out: Path) -> Fetched:
     Of every run the newest whole checkpoints are kept that its ledger reaches; the run goes on from there.
 
     Raises:
-        UserError: no copy is there, the store cannot be read, or ``out`` holds something already.
+        UserError: no copy is there, the store cannot be read, a file there would lie outside of ``out``, or ``out``
+            holds something already.
     """
     store = MirrorStore(uri)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -461,6 +463,11 @@ def fetch(uri: str, out: Path) -> Fetched:
         )
     sizes, identity = _look(store)
     names = _wanted(sizes)
+    for name in names:
+        if not {"", ".", ".."}.isdisjoint(re.split(r"[/\\]", name)):
+            raise UserError(
+                f"{store.name}: holds {name!r}, expected plain names of folders and files; nothing was kept"
+            )
     with disk_errors(out, "bring the copy here"), folder_atomic(out) as part:
         for name in names:
             try:

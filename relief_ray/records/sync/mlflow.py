@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import Field, JsonValue
 
-from relief_ray.records.cells import PLAN_FILE, read_plan_file, refuse_contradicted
+from relief_ray.records.cells import PLAN_FILE, read_plan_file, refuse_contradicted, refuse_linked
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
 from relief_ray.records.identity import flat, foreign, why_foreign
@@ -207,6 +207,7 @@ class MlflowRun:
     def __init__(self, folder: Path, store: Store) -> None:
         """Connect nothing yet."""
         self._folder, self._store, self.run_id, self.num_points = folder.resolve(), store, "", 0
+        self._given = folder
         self._lock: FileLock | None = None
 
     def connect(self) -> None:
@@ -216,6 +217,7 @@ class MlflowRun:
             UserError: another export of this folder is at work, or no run is there.
             Exception: whatever MLflow raises when the store cannot be used.
         """
+        refuse_linked(self._given)
         self._lock = FileLock(self._folder / _EXPORT_LOCK, "the export of this run")
         self._record = read_run(self._folder)
         self._ended_ms = _unix_ms(self._record.finished) or 0

@@ -257,6 +257,8 @@ def _bars(ax: Axes, part: Panel, names: float) -> None:
 
 def _gain(cost: RoundCost, reference: RoundCost) -> str:
     """``1.57x as fast, 23 % less energy``; ``as fast`` and ``the same energy`` where the digits show no difference."""
+    if not (cost.round_s and reference.energy_j):
+        return "a round with nobody"
     speedup, saved = reference.round_s / cost.round_s, 100 * (1 - cost.energy_j / reference.energy_j)
     times = "\N{MULTIPLICATION SIGN}"
     faster = f"{speedup:.2f}{times} as fast" if f"{speedup:.2f}" != "1.00" else "as fast"

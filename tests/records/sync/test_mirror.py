@@ -243,6 +243,17 @@ def test_a_damaged_memory_is_taken_for_missing_by_the_folder_itself_alone(place,
         sent(here, uri)
 
 
+@pytest.mark.parametrize("name", ["../up/run.json", "run/../../up/run.json", "/up/run.json", "a\\..\\..\\up/run.json"])
+def test_a_file_that_would_lie_outside_is_refused(place, tmp_path, monkeypatch, name):
+    here, uri = place
+    sent(here, uri)
+    sizes = MirrorStore.sizes
+    monkeypatch.setattr(MirrorStore, "sizes", lambda store: sizes(store) | {name: 2})
+    with pytest.raises(UserError, match="expected plain names of folders and files"):
+        fetch(uri, tmp_path / "out" / "study")
+    assert not (tmp_path / "out" / "study").exists() and not list(tmp_path.rglob("up"))
+
+
 def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
     here, uri = place
     with pytest.raises(UserError, match=r"there: no mirror.json there; expected the URI that --mirror named"):
