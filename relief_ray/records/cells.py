@@ -193,15 +193,15 @@ def _model_conflict(folder: Path, rounds: Rounds) -> str:
     if (saved := newest_model(folder)) is None:
         return ""
     round_, model = saved
-    if round_ != (last := rounds.numbers[-1]):
+    for record in rounds.where(lambda number: number == round_):
+        if record.model_sha256 != model:
+            return f"{folder}: {other_model(round_, model, record.model_sha256)}"
+        if round_ == (last := rounds.numbers[-1]):
+            return ""
         return (
             f"{folder}: the newest whole checkpoint is of round {round_}, expected one of the last round, {last}; "
             "restore it, or remove the folder and resume its study"
         )
-    for record in rounds.where(lambda number: number == round_):
-        if record.model_sha256 == model:
-            return ""
-        return f"{folder}: {other_model(round_, model, record.model_sha256)}"
     return f"{folder}: the ledger lacks round {round_} of the checkpoint; expected one run's files; restore both"
 
 

@@ -11,10 +11,12 @@ from actors.commands.model import scores_text
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
 from relief_ray.experiment.evaluation import evaluation_inputs as plan_of
+from relief_ray.experiment.export import export_model
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint
+from relief_ray.records.cells import look
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.support.errors import UserError
@@ -62,6 +64,17 @@ def test_an_older_model_never_stands_in_for_a_damaged_one(run_of, tmp_path, name
         file.write(b"damaged")
     with pytest.raises(UserError, match=rf"no usable checkpoint \({newest.name}: "):
         evaluate_run(folder)
+
+
+def test_an_older_model_never_stands_in_for_a_missing_one(run_of, tmp_path):
+    folder = shutil.copytree(run_of("relief"), tmp_path / "run")
+    shutil.rmtree(checkpoint.generations(folder)[0])
+    said = "the newest whole checkpoint is of round 2, expected one of the last round, 3"
+    with pytest.raises(UserError, match=said):
+        evaluate_run(folder)
+    with pytest.raises(UserError, match=said):
+        export_model(folder, tmp_path / "out")
+    assert said in look(folder).why
 
 
 def test_own_sensors_are_averaged_over_clients(run_of):
