@@ -315,7 +315,7 @@ def run_round(
     after = server_step(
         state, after, strategy.averaging.averaged(state, trained.reduced, context.layout, context.fleet)
     )
-    server_s = perf_counter() - began
+    server_s = round(perf_counter() - began, 6)  # costs are of the number that is recorded
     check_finite(after)
     context.received(after.models)
     for client, personal in trained.states.items():

@@ -248,7 +248,7 @@ def round_record(
         fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
         trained_fraction=sum(num_trained) / len(num_trained) / setup.num_own_values if num_trained else 0.0,
         moved_bytes=trained.moved_bytes,
-        server_s=round(result.server_s, 6),
+        server_s=result.server_s,
         physical={client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())},
         warnings=warnings,
     )
