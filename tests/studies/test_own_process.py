@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +134,26 @@ def test_rounds_in_which_the_method_asks_nobody_are_a_warning_once_in_a_row(writ
         rr.run("quick", strategies=f"{name}:Mine", out=tmp_path / "s", **WORDS)
     said = [str(w.message) for w in caught if "gave no participant a task" in str(w.message)]
     assert len(said) == 1 and "Mine gave no participant a task, so the round passes without a step" in said[0]
+
+
+WANDERS = """import os
+
+import relief_ray as rr
+
+
+class Mine(rr.FedAvg):
+    def weight(self, client, fleet):
+        os.chdir("/")
+        return 1.0
+"""
+
+
+@pytest.mark.ci
+def test_own_code_may_change_the_working_folder(write, run_cache):
+    name = write(WANDERS)
+    study = rr.run("quick", strategies=[f"{name}:Mine", "fedavg"], out="relative/s", **WORDS)
+    assert [run.status for run in study.runs] == ["done", "done"]
+    assert len([*Path("relative/s").glob("*/run.json")]) == 2
 
 
 @pytest.mark.ci
