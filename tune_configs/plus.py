@@ -75,7 +75,7 @@ PLUS = Spec(
 """The pilot's choice against FedAvg on replicates that nothing else uses: 4 folds x 48 replicates, three claims."""
 
 
-# T* of RELIEF on these clients with five epochs, for methods that have no rule of their own for it.
+# RELIEF's T* on these clients with five epochs. FedProx and FedNova have no rule for it, so it is given in seconds.
 _TARGET_S = 0.83308128706074
 
 

@@ -464,7 +464,7 @@ def _points(gain: Paired) -> str:
 def whose_intervals(comparison: Comparison) -> str:
     """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals.
 
-    A partition that is drawn counts where it is drawn anew.
+    If windows are dealt at random, it says whether each repetition has a deal of its own.
     """
     fewest = min((f1.num_pairs for row in comparison.rows if (f1 := row.f1) and f1.low is not None), default=0)
     if not fewest:

@@ -96,7 +96,7 @@ def by_registry(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
 
 
-# Of RELIEF: the paper's, and ours.
+# Presets of RELIEF other than the paper's own method: the paper's ablations, and ours.
 VARIANTS = presets_of("ablation")
 OUR_VARIANTS = (*presets_of("RELIEF, ours"), *presets_of("ablation of ours"))
 # In every table of the paper's grids.

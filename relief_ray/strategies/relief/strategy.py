@@ -456,7 +456,7 @@ def _set_by(
     return None if config.is_deadline_given or is_raised else slowest
 
 
-# V0 of the paper's Table III, ours, V1 to V3, and three variants of ours.
+# The paper's V0, RELIEF+ (ours), the paper's V1 to V3, and three of these with one field changed (ours).
 PRESETS = {
     "relief": Preset(Relief()),
     "relief_plus": Preset(
