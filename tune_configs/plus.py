@@ -100,6 +100,7 @@ PLUS_PARTS = replace(
         "fednova": (Level(name="", settings={"strategy.deadline_s": _TARGET_S}),),
         PROPOSED: (
             Level(name=""),
+            Level(name="int8", settings=_CODED),
             *_budgets(),
             Level(name="until-int8", settings=_UNTIL),
             Level(name="until-late-int8", settings={**_UNTIL, "strategy.deadline_s": _TARGET_S}),
