@@ -11,6 +11,7 @@ from types import MappingProxyType
 from pydantic import JsonValue
 from torch import Tensor
 
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundContext, RoundResult
 from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Update
@@ -72,6 +73,13 @@ class LocalRound:
     batch_size: int
 
 
+def local_round(config: ExperimentConfig, windows: int, epochs: int) -> LocalRound:
+    """Return the round of a client with so many windows, where ``training.epochs`` is ``epochs``."""
+    return LocalRound(
+        windows=windows, epochs=config.strategy.full_epochs(epochs), batch_size=config.training.batch_size
+    )
+
+
 def resized(receipt: Receipt, old: LocalRound, new: LocalRound) -> Receipt:
     """Scale a receipt's windows, epochs, steps and extra FLOPs from one local round to another.
 
@@ -98,20 +106,19 @@ def speedup_at_paper(setup: Setup, charged: Sequence[Receipt], participants: Seq
     training = setup.config.training
     if setup.config.strategy.pooled or not charged:
         return None
-    paper = LocalRound(windows=NOMINAL_WINDOWS, epochs=NOMINAL_EPOCHS, batch_size=training.batch_size)
+    paper = local_round(setup.config, NOMINAL_WINDOWS, NOMINAL_EPOCHS)
     fleet = with_windows(setup.fleet, [NOMINAL_WINDOWS] * len(setup.fleet))
     clock = {setup.config.costs.planning_time: setup.planner.model}
     work = []
     for receipt in charged:
         windows = setup.fleet[receipt.assignment.client].num_windows
-        old = LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
-        work.append(resized(receipt, old, paper))
+        work.append(resized(receipt, local_round(setup.config, windows, training.epochs), paper))
     (method,) = replace(setup.accountant, clocks=clock).cost(work, fleet).values()
     (fedavg,) = (
         replace(setup.fedavg, clocks=clock)
         .fedavg_reference(
             fleet,
-            epochs=paper.epochs,
+            epochs=NOMINAL_EPOCHS,
             batch_size=paper.batch_size,
             engine=assumed_engine(setup.engine),
             participants=[c.id for c in participants],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 from torch import Tensor
 
 from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
@@ -22,6 +22,7 @@ from relief_ray.core.messages import (
     StageTimes,
     WeightedSum,
 )
+from relief_ray.plugins.blame import text_of
 from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import (
     apply_step,
@@ -35,6 +36,9 @@ from relief_ray.server.aggregation import (
 from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import ReadWith as ReadWith
 from relief_ray.support.frozen import SwitchedConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Weighting = Literal["uniform", "samples"]
 Allocate = Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
@@ -98,6 +102,23 @@ class StrategyConfig(SwitchedConfig):
 
     weighting: Weighting = "uniform"
     """A client's weight in the mean: ``uniform``, or ``samples``: its number of windows."""
+
+    def full_epochs(self, epochs: int) -> int:
+        """The most epochs that a client of this method runs, where ``training.epochs`` is ``epochs``."""
+        return epochs
+
+    def __new__(cls, **values: object) -> Self:
+        """Make an instance of a user's class, whose wrong fields are refused in this project's words.
+
+        Raises:
+            UserError: a field does not fit.
+        """
+        if values and is_own(cls):
+            try:
+                cls.model_validate(values)
+            except ValidationError as error:
+                raise UserError(f"{cls.__name__}: {text_of(error)}") from None
+        return super().__new__(cls)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:

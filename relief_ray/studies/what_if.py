@@ -20,7 +20,7 @@ from relief_ray.core.stages import Engine
 from relief_ray.devices.fleet import DeviceType, with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
-from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
+from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, local_round, resized, totals_after
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
 from relief_ray.records.facts import data_facts
 from relief_ray.records.identity import why_closed
@@ -207,9 +207,8 @@ def _trial(client: int, probe: ProbeRecord) -> Assignment:
 
 
 def _local_round(hardware: Model, client: ClientId) -> LocalRound:
-    training = hardware.config.training
-    windows = hardware.fleet[client].num_windows
-    return LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
+    config = hardware.config
+    return local_round(config, hardware.fleet[client].num_windows, config.training.epochs)
 
 
 def _charged(record: RoundRecord, before: Model, after: Model) -> tuple[Receipt, ...]:

@@ -28,9 +28,10 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
-    """RELIEF, FedAvg with half the clients, the pooled bound, and FedProx with its term's cost."""
+    """RELIEF, FedAvg with half the clients, the pooled bound, FedProx with its term's cost, RELIEF+ with one epoch."""
     recorded = {}
-    cases = (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {}), ("fedel", {}))
+    half = {"participation": 0.5}
+    cases = (("relief", {}), ("fedavg", half), ("central", {}), ("fedprox", {}), ("fedel", {}), ("relief_plus", {}))
     for case, more in cases:
         path = tmp_path_factory.mktemp(case) / "run"
         setup, folder = create(config_of(case, **more), path)
@@ -88,6 +89,21 @@ def test_the_papers_protocol_prices_the_same_allocation_with_more_work(runs):
     assert after.run.config["training"]["epochs"] == 5
     last = loaded.rounds[-1], after.rounds[-1]
     assert last[0].speedup < last[1].speedup, "link is a smaller share of a longer round"
+
+
+@pytest.mark.parametrize("case", ["relief", "fedel", "relief_plus"])
+def test_the_recorded_speed_at_the_papers_protocol_is_the_what_ifs(runs, case):
+    after = what_if(runs[case], {}, windows=1900, epochs=5)
+    speeds = [[r.speedup for r in after.rounds], [r.speedup_paper for r in runs[case].rounds]]
+    assert speeds[0] == pytest.approx(speeds[1], rel=1e-6)
+
+
+def test_a_method_with_a_number_of_epochs_of_its_own_keeps_it(runs):
+    """RELIEF+ runs one epoch, however many FedAvg runs."""
+    loaded = runs["relief_plus"]
+    after = what_if(loaded, {}, epochs=9)
+    assert [r.costs for r in after.rounds] == [r.costs for r in loaded.rounds]
+    assert all(new.speedup > 2 * old.speedup for new, old in zip(after.rounds, loaded.rounds, strict=True))
 
 
 def test_methods_that_do_part_of_the_work_still_do(runs):

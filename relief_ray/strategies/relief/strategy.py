@@ -144,6 +144,10 @@ class Relief(StrategyConfig):
         """2 with budgets of groups, since round 1 is the bootstrap, which is the same whatever they are; 1 without."""
         return 2 if self.budget == "groups" else 1
 
+    def full_epochs(self, epochs: int) -> int:
+        """The most epochs that a client runs: ``max_epochs``, where that is given."""
+        return self.max_epochs or epochs
+
     def build(self) -> Strategy:
         """Build the strategy."""
         base = self.reduction().weight
@@ -220,8 +224,7 @@ def local_task(
 def whole_reach(config: Relief, context: RoundContext, client: ClientInfo, phase: str = "train") -> Assignment:
     """Everything within a client's reach, for all epochs that its budget may buy."""
     groups = [g.id for g in context.layout.accessible(client.modalities)]
-    task = local_task(context, client, groups, phase)
-    return task if config.max_epochs is None else replace(task, epochs=config.max_epochs)
+    return replace(local_task(context, client, groups, phase), epochs=config.full_epochs(context.epochs))
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
