@@ -28,7 +28,6 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import blamed
-from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.schema import Facts, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
@@ -114,16 +113,8 @@ def run_with_retries(
                 run = experiment.folder.update(status="interrupted")
                 break
     if run.status == "interrupted":
-        _save_point(experiment)
+        experiment.keep()
     return run
-
-
-def _save_point(experiment: Experiment) -> None:
-    """Save a checkpoint of the last committed round, where the regular ones are farther apart."""
-    done = experiment.folder.rounds().numbers
-    saved = checkpoints.generations(experiment.folder.path)
-    if done and not (saved and checkpoints.round_of(saved[0]) == done[-1]):
-        checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
 
 
 def run_on_workers(

@@ -109,9 +109,7 @@ class Experiment:
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
                 on_round(self._round(self.next_round))
-            if self.next_round - 1 > self.saved_round:
-                self._save()
-            self.saver.wait()
+            self.keep()
             status = "done" if self.next_round > self.setup.config.rounds else "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
@@ -129,6 +127,12 @@ class Experiment:
                 status=status, finished=now(), note=note, runtime=self._where(), left_out=_rows(left_out)
             )
         return run
+
+    def keep(self) -> None:
+        """Save the last committed round where the regular checkpoints are farther apart; return once it is on disk."""
+        if self.next_round - 1 > self.saved_round:
+            self._save()
+        self.saver.wait()
 
     def _where(self) -> Facts:
         """Facts on where clients run, and how often that failed so far."""

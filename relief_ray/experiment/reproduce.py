@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from relief_ray.config.experiment import assign, parse
-from relief_ray.experiment.experiment import Experiment, OnRound, ignore
+from relief_ray.experiment.experiment import OnRound, ignore, run_opened
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
@@ -19,7 +19,6 @@ from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import Metrics
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.process import use_threads
-from relief_ray.training.executor import SerialExecutor
 
 Answer = Literal["equal bits", "within tolerance", "different"]
 _TOLERANCE = 0.01  # of F1 as a share: one point
@@ -76,8 +75,8 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
             f"the cell was computed on data {cell.data_digest[:12]}, found {setup.data.digest[:12]}; point RELIEF_DATA "
             "to the data it was computed on"
         )
-    with RunFolder.create(folder, run_record(setup)) as opened:
-        Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run(on_round)
+    RunFolder.create(folder, run_record(setup)).close()
+    run_opened(setup, folder, on_round=on_round)
 
 
 def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE) -> Reproduction:
