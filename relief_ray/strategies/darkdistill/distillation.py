@@ -76,8 +76,13 @@ def angle_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
 
 
 def _cosines(features_BD: Tensor) -> Tensor:
-    """(B, B, B): at corner i, between the directions to j and to k."""
-    towards = functional.normalize(features_BD[None] - features_BD[:, None], dim=2)
+    """(B, B, B): at corner i, between the directions to j and to k; 0 where one of them coincides with i.
+
+    The direction to a sample with the same features is undefined, and its gradient would be 1 over almost 0.
+    """
+    gaps_BBD = features_BD[None] - features_BD[:, None]
+    apart = gaps_BBD.square().sum(2, keepdim=True) > EPS
+    towards = functional.normalize(torch.where(apart, gaps_BBD, torch.zeros_like(gaps_BBD)), dim=2)
     return torch.bmm(towards, towards.transpose(1, 2))
 
 

@@ -71,6 +71,13 @@ def test_features_that_all_agree_have_finite_gradients(student):
     assert torch.isfinite(loss) and bool(torch.isfinite(learned.grad).all())
 
 
+def test_two_samples_with_the_same_features_have_no_direction_to_learn():
+    """A huge gradient there (1 over almost 0) once made a model of few features diverge in its first step."""
+    learned = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    angle_loss(learned, features(4)).backward()
+    assert float(learned.grad.abs().max()) < 1.0
+
+
 def test_only_the_student_learns():
     student, teacher = features(seed=1).requires_grad_(), features(seed=2).requires_grad_()
     (distance_loss(student, teacher) + angle_loss(student, teacher)).backward()
