@@ -14,7 +14,7 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.runtime.single_run import WHERE, Hooks, local_session, mode_of, run_experiment
 from relief_ray.config.experiment import settings_of
 from relief_ray.config.runtime import RuntimeConfig
-from relief_ray.conformance.trial import Conformance, judged_of
+from relief_ray.conformance.trial import Conformance, concluded, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
 from relief_ray.experiment.experiment import (
@@ -76,7 +76,7 @@ class OnRay(Computer):
         if mode_of(setup) == "inline":
             return Computer.compute(self, setup, path, stop, on_note)  # `super()` knows no class with slots
         if self.workers is None:
-            options = replace(local_session(setup), dashboard=self.dashboard)
+            options = replace(local_session(setup, path), dashboard=self.dashboard)
             if (url := self.session.enter_context(ray_session(options, self.lost))) is not None:
                 self.on_note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
@@ -145,4 +145,4 @@ def conformance(
         check_words({}, set or {})
         executors = ray_executors(stack) if ray else {}
         judged, verdicts = judged_of(name, [*fields, *settings_of(set or {})], executors, equals, within)
-        return replace(judged, verdicts=tuple(verdicts))
+        return concluded(judged, verdicts)

@@ -172,8 +172,12 @@ METHODS: dict[str, Fault] = {
     "facts that are no JSON": aggregate("return replace(sound, facts={'x': {1, 2}})", "aggregate: facts are no JSON ("),
     "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client",
                               "uniform(*_)"),
-    "weights of zero": method("weight", "*_", "return 0", "reduction.weight returned 0 for every client that sent group"
-                              " 'fusion.A.acc', expected a weight above 0", "uniform(*_)"),
+    "weights of zero": method("weight", "*_", "return 0", "reduction.weight returned 0 for all that sent group 'fusion"
+                              ".A.acc', expected a sum between", "uniform(*_)"),
+    "weights whose sum is infinite": method("weight", "*_", "return 1e308", "reduction.weight returned inf for all that"
+                                            " sent group 'fusion.A.acc', expected a sum between", "uniform(*_)"),
+    "weights next to zero": method("weight", "*_", "return 5e-324", "for all that sent group 'fusion.A.acc', expected "
+                                   "a sum between", "uniform(*_)"),
     "a bucket without a name": method("bucket", "task", "return None", "reduction.bucket returned None, expected",
                                       "one_bucket(task)"),
     "evaluate names another model": evaluate(
@@ -205,6 +209,12 @@ METHODS: dict[str, Fault] = {
                                  "tensors['m'] is torch.float32, torch.sparse_coo, expected a dense tensor of"),
     "a quantised tensor": aggregate("return replace(sound, tensors={'m': torch.quantize_per_tensor(torch.ones(2), 0.1,"
                                     " 0, torch.qint8)})", "tensors['m'] is torch.qint8, expected a dense tensor of"),
+    "a tensor without values": aggregate("return replace(sound, tensors={'m': torch.zeros(2, device='meta')})",
+                                         "tensors['m'] is torch.float32, meta, expected a dense tensor of"),
+    "a nested tensor": aggregate("return replace(sound, tensors={'m': torch.nested.nested_tensor([torch.ones(1)])})",
+                                 "tensors['m'] is torch.float32, nested, expected a dense tensor of"),
+    "a view that negates": aggregate("return replace(sound, tensors={'m': torch.tensor([1+2j]).conj().imag})",
+                                     "tensors['m'] is a view that negates another tensor, expected values alone"),
     "eight bits of a float": aggregate("return replace(sound, tensors={'m': torch.zeros(2).to(torch.float8_e5m2)})",
                                        "tensors['m'] is torch.float8_e5m2, expected a dense tensor of"),
     "no groups are averaged": averaged("return {'global': None}",

@@ -27,7 +27,7 @@ from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError
 from relief_ray.training.executor import SerialExecutor
-from tests.faulty import BACKBONES, CLOCKS, METHODS, judge
+from tests.faulty import BACKBONES, CLOCKS, METHODS, judge, net
 from tests.own import METHOD, NUMBERS
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -80,6 +80,23 @@ def test_a_function_that_closes_the_terminal_is_named(name, monkeypatch):
     with pytest.raises(UserCodeFailed, match=rf"aggregate closed sys.{name}, .*test_faulty_plugins.py, line \d+"):
         called(lambda: getattr(sys, name).close(), "aggregate")
     assert not getattr(sys, name).closed, "what follows can be printed"
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_function_that_closes_the_terminal_before_a_run_is_named(name, write, monkeypatch):
+    """What builds a method, and what a class of ours builds of a user's module."""
+    monkeypatch.setattr(sys, name, io.StringIO())
+    path = write(net(f"__import__('sys').{name}.close(); return Net(shape, shape.num_classes)", "module", "").text)
+    said = rf"own_\d+:Mine closed sys.{name}, expected that it stays open"
+    with pytest.raises(UserCodeError, match=said):
+        prepare(parse({**TINY, "backbone": f"{path}:Mine"}))
+    assert not getattr(sys, name).closed, "what follows can be printed"
+    monkeypatch.setattr(sys, name, io.StringIO())
+    text = "import sys\nfrom relief_ray.strategies.fedavg import FedAvg\nclass Mine(FedAvg):\n    def build(self):\n"
+    with pytest.raises(UserCodeError, match=said):
+        prepare(
+            parse({**TINY, "strategy": f"{write(text + f'        sys.{name}.close(); return super().build()')}:Mine"})
+        )
 
 
 def test_none_of_the_faults_was_lost():

@@ -12,8 +12,9 @@ from relief_ray.data.config import DataConfig
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.studies.spec import parse_numbers
-from relief_ray.support.errors import UserError
+from relief_ray.studies.plan import load_spec
+from relief_ray.studies.spec import choose, parse_numbers
+from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.user_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from tests.fuzzing import BOMB, bounded, check, check_ready, complaint, fuzz_files, fuzz_ready, fuzz_settings
 from tests.fuzzing_commands import fuzz_commands
@@ -139,6 +140,12 @@ def test_a_setting_that_is_no_yaml_is_text():
             override({}, [wrong])
     with pytest.raises(UserError, match=r"--set name=\\udcff: holds bytes that are no UTF-8"):
         override({}, ["name=\udcff"])
+
+
+@pytest.mark.parametrize("number", [10**4, 10**12, 10**20])
+def test_a_number_of_replicates_beyond_any_study_is_refused_at_once(number):
+    with bounded(1.0), pytest.raises(UserError, match=rf"replicates={number}: {number} of them, expected at most 1000"):
+        choose(load_spec("demo"), [Setting("replicates", number)])
 
 
 def test_a_long_value_is_cut_in_the_message():

@@ -108,9 +108,10 @@ def runs(
             command(**values)
             if may_run is not None:
                 import_module("relief_ray.plugins.load").OWN_CODE.set(may_run)
-            made = getattr(import_module(f"actors.commands.{module}"), function)(**values)
-            for result in [made] if isinstance(made, Result) else made or ():
-                result.show(as_json=as_json)
+            with import_module("relief_ray.plugins.blame").staying():
+                made = getattr(import_module(f"actors.commands.{module}"), function)(**values)
+                for result in [made] if isinstance(made, Result) else made or ():
+                    result.show(as_json=as_json)
 
         called.__doc__ = command.__doc__
         called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
@@ -180,14 +181,14 @@ class Main(TyperGroup):
                 code = interrupted()
         except typer.Abort:
             code = interrupted()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             words = kwargs.get("args") or sys.argv[1:]
             code = _usage(error, list(words) if isinstance(words, list | tuple) else []) or report(error)
         leave_at_once(code)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage(error: Exception, words: list[str]) -> int:
+def _usage(error: BaseException, words: list[str]) -> int:
     """Report a wrong option or argument of the command line ``words``; 0 where the error is of another kind.
 
     Typer has had several classes for these, with this shape in common.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import typer
 
@@ -13,7 +13,7 @@ from actors.launch import ray_executors
 from actors.runtime.session import SessionOptions, process_options, ray_session
 from actors.terminal.exit_codes import Result
 from relief_ray.conformance.runner import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
-from relief_ray.conformance.trial import judged_of, line, names_dataset
+from relief_ray.conformance.trial import concluded, judged_of, line, names_dataset
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
@@ -181,7 +181,7 @@ def conformance_command(
         for verdict in reached:
             yield Result(line(verdict, judged.rules))
             verdicts.append(verdict)
-    result = replace(judged, verdicts=tuple(verdicts))
+    result = concluded(judged, verdicts)
     yield Result(result.summary, result.facts)
     if not result.ok:
         raise typer.Exit(1)

@@ -91,7 +91,8 @@ class Forecast:
 
     def text(self) -> str:
         """Table of cells by method, with time, disk, and the source of these estimates."""
-        return "\n".join(self._of_grid() if self.plan.is_grid else self._of_runs())
+        lines = self._of_grid() if self.plan.is_grid else self._of_runs()
+        return "\n".join([*lines, *(filled(f"WARNING: {text}", rest="  ") for text in self.plan.untested())])
 
     def _of_grid(self) -> list[str]:
         """By setting too."""
@@ -326,10 +327,13 @@ def _ranges(numbers: Sequence[int], head: str = "") -> str:
 
 def differing(plan: Plan) -> dict[str, str]:
     """Settings that differ from their defaults, dotted; where runs differ in one, all its values."""
-    values: dict[str, dict[str, None]] = {}
-    for cell in plan.cells:
-        for key, value in _differing(cell.config).items():
-            values.setdefault(key, {})[value] = None
+    own = [_differing(cell.config) for cell in plan.cells]
+    values: dict[str, dict[str, None]] = {key: {} for each in own for key in each}
+    for cell, each in zip(plan.cells, own, strict=True):
+        usual = flat(cell.config.model_dump(mode="json", exclude={"strategy"}))
+        for key, texts in values.items():
+            if key in each or key in usual:
+                texts[each.get(key) or value_text(usual[key])] = None
     return {key: ", ".join(texts) for key, texts in values.items()}
 
 

@@ -8,8 +8,9 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -138,7 +139,7 @@ _MAX_SHOWN = 3
 
 
 def list_command(folder: Path) -> Result:
-    """Run `relief-ray ls`: a row for each folder of runs directly below ``folder``, or for itself.
+    """Run `relief-ray ls`: a row for each folder of runs directly below ``folder``, or for itself, and each setting.
 
     Raises:
         UserError: there is no such folder, or nothing was run in it.
@@ -150,7 +151,7 @@ def list_command(folder: Path) -> Result:
     if not places:
         found = "nothing that was run" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of results, e.g. runs: relief-ray ls runs")
-    found_at = sorted(map(_Listed.at, places), key=lambda one: (one.last, str(one.place)), reverse=True)
+    found_at = sorted(chain(*map(_Listed.at, places)), key=lambda one: (one.last, str(one.place)), reverse=True)
     facts, rows = list[dict[str, object]](), []
     for one in found_at:
         differs = one.differences(found_at)
@@ -163,12 +164,12 @@ def list_command(folder: Path) -> Result:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Listed:
-    """A folder of runs.
+    """The runs of one setting in a folder.
 
     Attributes:
         place: the folder.
         study: names of its grids, or that of its run; folders of one study are told apart by their settings.
-        num_done, num_cells: finished cells, and all.
+        num_done, num_cells: finished cells, and all; those that cannot be read count with the first setting.
         last: when its last run ended or began, ISO; empty where nothing was begun.
         scores: mean F1 of each method over its finished runs, in percent.
         why: the first reason why a cell failed or the folder cannot be read; empty where all is well.
@@ -185,17 +186,23 @@ class _Listed:
     common: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, place: Path) -> _Listed:
+    def at(cls, place: Path) -> list[_Listed]:
         try:
             inventory = take_inventory([place], as_read, None)
         except UserError as error:
-            return cls(place=place, why=str(error).splitlines()[0])
+            return [cls(place=place, why=str(error).splitlines()[0])]
+        groups = [list(one.items) for one in by_setting(inventory)] or [[]]
+        groups[0] += [item for item in inventory.items if not item.config]
+        return [cls._of(place, replace(inventory, items=tuple(items))) for items in groups]
+
+    @classmethod
+    def _of(cls, place: Path, inventory: Inventory) -> _Listed:
         begun = [one.loaded.run for one in inventory.items if one.loaded is not None]
         values = [flat({k: v for k, v in one.config.items() if k not in NOT_DECIDING}) for one in inventory.items]
         by_method: dict[str, list[float]] = {}
-        for run in inventory.done:
-            if (metrics := run.last_metrics) is not None and metrics.headline is not None:
-                by_method.setdefault(run.label, []).append(100 * metrics.headline)
+        for item in inventory.items:
+            if (run := item.done) and (metrics := run.last_metrics) and metrics.headline is not None:
+                by_method.setdefault(item.label, []).append(100 * metrics.headline)
         return cls(
             place=place,
             study=inventory.titles or tuple(sorted({run.name for run in begun})),

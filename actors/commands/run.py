@@ -81,6 +81,8 @@ def run_command(
     else:
         plan = Plan.of(spec, out or Path("runs") / spec.name, how)
         refuse_begun(plan)
+        refuse_other_settings(plan)
+    plan.refuse_unread_address(options.jobs)
     if (mode := overruled_mode(spec, settings, options.jobs)) is not None:
         is_physical = runtime_of(spec.settings, settings).get("physical") is True
         cause = "runtime.physical=true" if is_physical else "runtime.placement=typed"
@@ -145,7 +147,10 @@ def resume_command(
     # Begun runs keep the mode that their plan has.
     takes_other = options.other_code or options.rerun_stale
     plan = Plan.read(folder, placed(settings, options.jobs, None), other_code=takes_other)
-    plan.refuse_foreign(addresses_in(assign({}, settings)))
+    named = addresses_in(assign({}, settings))
+    plan.refuse_foreign(named)
+    if "runtime.address" in named:  # that of a record gives way to a mode that is typed now
+        plan.refuse_unread_address(options.jobs)
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
@@ -331,7 +336,7 @@ def _run_grid(plan: Plan, options: Options, search: SuggestedTries | None = None
         return
     with StopSignals(_how_to_resume(plan)) as stop, ExitStack() as between_batches:
         if search is not None:  # Ray stays up
-            session = session_options(plan.look(), options.jobs, options.dashboard)
+            session = replace(session_options(plan.look(), options.jobs, options.dashboard), resume=plan.resume)
             between_batches.enter_context(ray_session(session, stop.lost))
         plan, senders = _carry_out(plan, options, stop)
         while search is not None and search.tell(plan) and not search.is_complete and options.left_s() > 0:
@@ -464,17 +469,8 @@ def placed(settings: Sequence[Setting], jobs: int | None, study: Values | None =
     """The settings, with the mode that follows from them and a ``study``'s; None: runs were begun and keep theirs.
 
     A single run whose cluster is named is computed there, also where the study's mode is ``inline``.
-
-    Raises:
-        UserError: a single run in this process is given the address of a cluster.
     """
-    runtime = runtime_of({}, settings)
-    address = runtime.get("address")
-    if address is not None and jobs == 1 and runtime.get("mode") == "inline":
-        raise UserError(
-            f"{Setting('runtime.address', address)}: a run with {Setting(MODE, 'inline')} is computed in this process; "
-            "expected one on workers: leave out the mode, or the address"
-        )
+    address = runtime_of({}, settings).get("address")
     mode = mode_asked(study or {}, settings, jobs, None if address is None or study is None else "auto")
     return [*([] if mode is None else [Setting(MODE, mode)]), *settings]
 

@@ -64,6 +64,7 @@ class DeviceWatch(PowerMeter):
             call_s=self.span_s,
             energy_j=None if total is None else total.energy_j,
             energy_of=None if total is None or total.energy_j is None else total.sensor,
+            energy_by_rail={rail.label: rail.energy_j for rail in self.by_rail() if rail.energy_j is not None},
             energy_dropped=None if total is None else total.dropped,
             power_mode=power_mode(self._board),
             temperature_c=self.heats[-1].hottest_c,

@@ -180,13 +180,17 @@ _INHERITED = "RELIEF_RAY_THREADS"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """``address`` joins a cluster; without it a local one is started and stopped, whose node offers ``resources``."""
+    """``address`` joins a cluster; without it a local one is started and stopped, whose node offers ``resources``.
+
+    ``resume``: the command that goes on where none comes up.
+    """
 
     address: str | None = None
     num_cpus: int | None = None
     object_store_mib: int = 256
     dashboard: bool = False
     resources: Mapping[str, float] = field(default_factory=dict)
+    resume: str = ""
 
 
 def total_of(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -342,10 +346,11 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
         if _START_TIMEOUT not in str(error):
             raise
+        again = f"go on with `{options.resume}`" if options.resume else "type the command again"
         raise CoordinatorLost(
             f"Ray's local cluster was not up within its 30 s; expected a machine with a core to spare, found a load of "
-            f"{os.getloadavg()[0]:.1f} on {num_cores()} cores; nothing is lost: go on with `relief-ray resume DIR` "
-            "or `relief-ray grid resume DIR` when less else runs here, or join a cluster that is up: runtime.address"
+            f"{os.getloadavg()[0]:.1f} on {num_cores()} cores; nothing is lost: {again} when less else runs here, or "
+            "join a cluster that is up: runtime.address"
         ) from error
     if not options.dashboard or not context.dashboard_url:
         return None

@@ -14,6 +14,7 @@ from relief_ray.experiment.experiment import OnRound, ignore, never, run_opened
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.process import use_threads
+from relief_ray.support.text import typed
 from relief_ray.training.executor import SerialExecutor
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunM
     return "actors" if few or config.placement == "typed" else "packed"
 
 
-def local_session(setup: Setup) -> SessionOptions:
-    """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices."""
+def local_session(setup: Setup, path: Path) -> SessionOptions:
+    """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices.
+
+    ``path``: the run's folder, to go on with.
+    """
     resources = total_of(setup.types[client.device].ray_resources for client in setup.fleet.clients)
-    return SessionOptions(address=setup.config.runtime.address, resources=resources)
+    resume = f"relief-ray resume {typed(path)}"
+    return SessionOptions(address=setup.config.runtime.address, resources=resources, resume=resume)
 
 
 def run_experiment(
@@ -82,7 +87,7 @@ def run_experiment(
         on_round = hooks.on_round or ignore
         make = SerialExecutor if worker_cache is None else partial(SerialExecutor, inputs=worker_cache.inputs)
         return run_opened(setup, path, make, hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
-    with ray_session(local_session(setup)):
+    with ray_session(local_session(setup, path)):
         return _run_on_ray(setup, path, hooks, setup.config.runtime.model_copy(update={"mode": mode}), worker_cache)
 
 

@@ -59,8 +59,9 @@ class RuntimeConfig(FrozenConfig):
     @field_validator("mirror")
     @classmethod
     def _stays(cls, uri: str | None) -> str | None:
-        if uri is not None and uri.partition(":")[0] == "memory":
-            raise ValueError("a store that ends with this process; expected one that stays, file:///mnt/disk/copy")
+        if uri is not None and (uri.partition(":")[0] == "memory" or "::" in uri):
+            found = "several stores in a chain" if "::" in uri else "a store that ends with this process"
+            raise ValueError(f"{found}; expected one that stays, file:///mnt/disk/copy")
         return uri
 
     @field_validator("mode", "placement", "data")

@@ -22,7 +22,7 @@ from relief_ray.data.checks import (
     violations_of_all,
 )
 from relief_ray.data.config import DataConfig
-from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
+from relief_ray.data.dataset import Dataset, expected_ends, locate, parse_subject, read_entry, store
 from relief_ray.data.describe import cache_problems, without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.figures import measure
@@ -122,12 +122,10 @@ def _by_rule(violations: Sequence[Violation]) -> dict[str, str]:
 
 
 def _files(bench: _Bench) -> None:
-    spec = bench.spec
     source = locate(bench.loader)
     bench.sources.append(replace(source, path=source.path.absolute()))
-    with open_source(spec, source) as members:
-        expected = [name for subject in spec.subjects for name in bench.loader.files(spec, subject)]
-        require_members(spec, members.names, expected, source.path)
+    with open_source(bench.spec, source) as members:
+        require_members(bench.spec, members.names, expected_ends(bench.loader), source.path)
 
 
 def _parses(bench: _Bench) -> None:

@@ -53,7 +53,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "purity": Rule(
         "every function, the client's too, leaves the models, states and labels that it is given as they are",
-        "return a new ServerState or update; write theta + step, not theta.add_(step)",
+        "return a new ServerState or update; write theta + step, not theta.add_(step), and change a copy of the labels "
+        "(labels.clone())",
     ),
     "bytes": Rule(
         "receipts charge at least the length of the statistics that are sent beside the update",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import ceil, log10
 from pathlib import Path
 
@@ -25,11 +26,12 @@ from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins.load import is_path, is_stored, load, what_to_type
-from relief_ray.records.identity import flat
+from relief_ray.plugins.load import digests, is_path, is_stored, load, modules_of, what_to_type
+from relief_ray.records.identity import flat, verdict_note
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, counted, value_text
+from relief_ray.support.files import write_atomic
 from relief_ray.support.process import threads
 from relief_ray.support.text import Printed, filled
 
@@ -151,6 +153,15 @@ def _kind_of(target: str) -> type:
     except UserError:
         value = None
     return value if isinstance(value, type) else type(value)
+
+
+def concluded(judged: Conformance, verdicts: Iterable[Verdict]) -> Conformance:
+    """The same with all verdicts; of own code they are noted in the cache, for reports on runs of that code."""
+    done, target = replace(judged, verdicts=tuple(verdicts)), judged.name.partition(" (")[0]
+    if (modules := modules_of([target])) and judged.rules is not _EQUALS_RULES:
+        with suppress(UserError):
+            write_atomic(verdict_note(target, digests(modules)), done.summary.encode())
+    return done
 
 
 def names_dataset(target: str) -> bool:

@@ -332,7 +332,7 @@ def check_finite(state: ServerState) -> None:
         FloatingPointError: model and group are named.
     """
     if wrong := first_not_finite(state):
-        raise FloatingPointError(f"{wrong} is not finite after aggregation; not committed")
+        raise FloatingPointError(f"{wrong} is not finite after aggregation; not committed; lower training.lr")
 
 
 def first_not_finite(state: ServerState) -> str:

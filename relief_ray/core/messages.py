@@ -30,6 +30,7 @@ class OnDevice:
         call_s: seconds of the whole call: download, training, packing of the answer.
         energy_j: joules of the whole board during the call.
         energy_of: the rails that were read, e.g. ``VDD_IN``.
+        energy_by_rail: joules of each rail; one may feed others.
         energy_dropped: share of the power samples that are missing.
         power_mode: name of the board's power mode.
         temperature_c: hottest zone at the end, degrees Celsius.
@@ -42,6 +43,7 @@ class OnDevice:
     call_s: float | None = None
     energy_j: float | None = None
     energy_of: str | None = None
+    energy_by_rail: Mapping[str, float] = field(default_factory=dict)
     energy_dropped: float | None = None
     power_mode: str | None = None
     temperature_c: float | None = None

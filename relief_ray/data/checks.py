@@ -96,7 +96,13 @@ def refuse(where: str, violations: Sequence[Violation]) -> None:
 def spec_violations(spec: DatasetSpec) -> list[Violation]:
     """The fields of a dataset's description that hold a value of a wrong type; without any, its contradictions."""
     checks = (_description, _lacking, _people, _classes, _modalities, _rates)
-    return _violations(_types(spec)) or [violation for check in checks for violation in _violations(check(spec))]
+    try:
+        own = with_own_types(spec)
+    except ValidationError as error:
+        return _violations(_wrong_types(error))
+    except ValueError as error:  # no form in JSON
+        return [Violation(rule="description", found=f"a field of DatasetSpec: {error}")]
+    return [violation for check in checks for violation in _violations(check(own))]
 
 
 def _violations(found: _Found, subject: int | None = None) -> list[Violation]:
@@ -104,25 +110,23 @@ def _violations(found: _Found, subject: int | None = None) -> list[Violation]:
 
 
 def with_own_types(spec: DatasetSpec) -> DatasetSpec:
-    """The description with Python's own numbers and tuples in place of numpy's numbers and of lists.
+    """The description with Python's own numbers, texts and tuples in place of numpy's, of patterns and of lists.
 
     Raises:
         ValidationError: a field holds a value of another type.
     """
-    return strictly(_SPEC, {key: getattr(spec, key) for key in _SPEC_FIELDS}, default=numbers_or_text)
+    values = {key: getattr(spec, key) for key in _SPEC_FIELDS}
+    return strictly(_SPEC, values, default=lambda value: getattr(value, "pattern", None) or numbers_or_text(value))
 
 
-def _types(spec: DatasetSpec) -> _Found:
-    try:
-        with_own_types(spec)
-    except ValidationError as error:
-        for wrong in error.errors():
-            name, *places = wrong["loc"]
-            place = "".join(f"[{part!r}]" for part in places)
-            is_tuple = wrong["type"] == "tuple_type"
-            hint = f"; a tuple of one value ends with a comma: ({wrong['input']!r},)" if is_tuple else ""
-            message = wrong["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
-            yield "description", f"{name}{place} = {clipped(repr(wrong['input']))}: {message}{hint}"
+def _wrong_types(error: ValidationError) -> _Found:
+    for wrong in error.errors():
+        name, *places = wrong["loc"]
+        place = "".join(f"[{part!r}]" for part in places)
+        is_tuple = wrong["type"] == "tuple_type"
+        hint = f"; a tuple of one value ends with a comma: ({wrong['input']!r},)" if is_tuple else ""
+        message = wrong["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
+        yield "description", f"{name}{place} = {clipped(repr(wrong['input']))}: {message}{hint}"
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -133,7 +137,7 @@ def _twice(values: Iterable[object]) -> list[object]:
 def _description(spec: DatasetSpec) -> _Found:
     try:
         re.compile(spec.member)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         yield "description", f"member = '{clipped(spec.member)}' is no regular expression ({error})"
     if not 0.0 <= spec.max_nan_share < 1.0:
         yield "description", f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1"
@@ -179,9 +183,10 @@ def _modalities(spec: DatasetSpec) -> _Found:
     for name, number in spec.modalities:
         if number < 1:
             yield "channels", f"modality {name!r} has {number} channels, expected at least 1"
-    if wrong := [name for name in spec.names if not _NAME.fullmatch(name)]:
+    if wrong := [name for name in spec.names if not _NAME.fullmatch(name) or name == "all"]:
         names = f"modalities has the name{'s' if len(wrong) > 1 else ''} {listed(map(repr, wrong))}"
-        yield "channels", f"{names}, expected letters, digits, _ and - alone: keys and columns are made of names"
+        expected = "expected letters, digits, _ and - alone, no - first, and not 'all', which means every sensor"
+        yield "channels", f"{names}, {expected}: keys and columns are made of names"
     if not spec.modalities:
         yield "channels", "modalities is empty, expected at least one (name, channels)"
     if twice := _twice(spec.names):
@@ -192,14 +197,15 @@ def _modalities(spec: DatasetSpec) -> _Found:
 
 
 def _rates(spec: DatasetSpec) -> _Found:
-    for key, value in (("rate_hz", spec.rate_hz), ("raw_rate_hz", spec.raw_rate_hz)):
-        if value <= 0:
-            yield "rates", f"{key} = {value}, expected samples per second above 0"
-    if min(spec.rate_hz, spec.raw_rate_hz) <= 0:
+    rates, seconds = {"rate_hz": spec.rate_hz, "raw_rate_hz": spec.raw_rate_hz}, {"window_s": spec.window_s}
+    wrong = {key: value for key, value in (rates | seconds).items() if not 0 < value < np.inf}
+    for key, value in wrong.items():
+        yield "rates", f"{key} = {value}, expected {'samples per second' if key in rates else 'seconds'} above 0"
+    if wrong:
         return
     if spec.rate_hz > spec.raw_rate_hz:
-        rates = f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}"
-        yield "rates", f"{rates}: parsing makes up no samples"
+        above = f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}"
+        yield "rates", f"{above}: parsing makes up no samples"
     if short := window_fault(spec):
         yield "rates", short
 
@@ -235,14 +241,14 @@ def recording_violations(spec: DatasetSpec, subject: int, recording: object) -> 
     """Contradictions between the description and what `parse` returned for one subject."""
     wrong = f"a {type(recording).__name__}, expected a Recording"
     if isinstance(recording, Recording):
-        if recording.subject == subject:
+        if isinstance(recording.subject, int | np.integer) and recording.subject == subject:
             # Shapes are read of arrays alone, and values by each other's rows.
             return (
                 _violations(_kinds(recording), subject)
                 or _violations(_shapes(spec, recording), subject)
                 or [*_unknown_codes(spec, recording), *_violations(_values(spec, recording), subject)]
             )
-        wrong = f"subject {recording.subject}, expected {subject}"
+        wrong = f"subject {clipped(repr(recording.subject))}, expected {subject}"
     return [Violation(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
 
 
@@ -358,8 +364,11 @@ def _kinds(recording: Recording) -> _Found:
             way = "" if is_array else f": np.asarray({name})"
             yield rule, f"{name} {found}, expected {what} in a numpy array{way}"
     facts: object = recording.facts
-    if not isinstance(facts, Mapping):
-        yield "description", f"facts are of type {type(facts).__name__}, expected a mapping from names to findings"
+    if not isinstance(facts, Mapping) or not all(isinstance(name, str) for name in facts):
+        yield "description", f"facts are {shown(facts)}, expected a mapping from names to findings"
+    synthetic: object = recording.synthetic
+    if not isinstance(synthetic, bool | np.bool_):
+        yield "description", f"synthetic is {shown(synthetic)}, expected True or False"
 
 
 def _shapes(spec: DatasetSpec, recording: Recording) -> _Found:
@@ -367,6 +376,9 @@ def _shapes(spec: DatasetSpec, recording: Recording) -> _Found:
     signal, labels, filled = recording.signal, recording.labels, recording.filled
     if not len(labels):
         yield "subjects", "0 rows, expected some"
+    if signal.shape == (spec.num_channels, len(labels)) != signal.shape[::-1]:
+        yield "channels", f"signal has shape {signal.shape}, expected rows x channels; transpose it (signal.T)"
+        return
     if signal.ndim != 2:
         yield "channels", f"signal has shape {signal.shape}, expected (rows, {spec.num_channels})"
     elif signal.shape[1] != spec.num_channels:

@@ -117,7 +117,8 @@ class DataConfig(SwitchedConfig):
         if self.split != "held_out_subject" and self.fold:
             raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")
         if self.fold >= self.num_folds:
-            known = f"folds 0..{self.num_folds - 1} ({counted(self.leave_out, 'subject')} each); choose among these"
+            last = self.num_folds - 1
+            known = f"folds 0..{last} ({counted(self.leave_out, 'subject')} each); choose among these: --folds 0-{last}"
             raise ValueError(f"data.fold={self.fold}: {spec.name} has {known}")
         return self._held_out_fits()
 

@@ -6,7 +6,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,10 +34,10 @@ from relief_ray.data.loader import (
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
 from relief_ray.data.window_set import open_signal
-from relief_ray.plugins.blame import settings_of_torch
+from relief_ray.plugins.blame import called, original, settings_of_torch, with_line
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of, sources
 from relief_ray.plugins.reads import AT_IMPORT, Reads, noting
-from relief_ray.support.errors import UserCodeError, UserError, listed, shown
+from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError, listed, shown
 from relief_ray.support.files import (
     cache_root,
     digest_files,
@@ -52,6 +52,7 @@ from relief_ray.support.files import (
     values_in,
     write_atomic,
 )
+from relief_ray.support.frozen import numbers_or_text
 
 # Cache of parsed signals: memory-mapped .npy files in folders named by a hash of their origin.
 #
@@ -232,7 +233,7 @@ def store(
         parse_s: seconds that it took.
     """
     arrays, synthetic = assemble(spec, recordings), source.synthetic or any(rec.synthetic for rec in recordings)
-    facts = {str(recording.subject): recording.facts for recording in recordings}
+    facts = {str(recording.subject): dict(recording.facts) for recording in recordings}
     sensors = [row for recording in recordings for row in measure(spec, recording)]
     origin: Origin = "SYNTHETIC" if synthetic else "real"
     with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
@@ -241,7 +242,7 @@ def store(
         written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
         meta: dict[str, object] = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
         meta |= {"started": started, "parse_s": parse_s}
-        (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True)))
+        (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True, default=numbers_or_text)))
         if origin == "SYNTHETIC":
             (part / MARKER).write_text(json.dumps({"origin": origin}))
 
@@ -353,9 +354,10 @@ def locate(loader: Loader, root: str | Path | None = None) -> Source:
     """
     spec = loader.spec
     if not is_path(spec.name):
-        return find_source(spec, root)
+        return find_source(spec, root, expected_ends(loader))
     with noting() as reads:
-        source = narrow(spec, find_source(spec, root), _expected(loader))
+        expected = expected_ends(loader)
+        source = narrow(spec, find_source(spec, root, expected), expected)
     for what, each in (("files()", reads), ("the import of its module", _at_import(spec))):
         if each.files:
             with open_source(spec, source) as members:
@@ -377,25 +379,43 @@ def _refuse_opened(spec: DatasetSpec, what: str, reads: Reads, members: Members,
     own = {Path(os.path.realpath(path / name)) for name in ("", *members.names)}
     near = Path(os.path.realpath(path if path.is_dir() else path.parent))
     if opened := [file for file in reads.opened(near) if file not in own]:
+        code = {Path(os.path.realpath(source.origin)) for source in sources(modules_of([spec.name]))}
+        opened = [file for file in opened if file not in code and Path(original(str(file))) not in code]
+    if opened:
         raise UserCodeError(
             f"{spec.name}: {what} opens {listed(opened)}, expected files that files() names: a change in another one "
             "would go unnoticed, since parsed data are kept. Let `member` match it and files() name it, for every "
-            "person where all share it, and let parse() read it with members.read(name)"
+            "person where all share it, and let parse() read it with members.read(name); what is code belongs beside "
+            "the loader, and into a plain `import`"
         )
 
 
-def _expected(loader: Loader) -> list[str]:
-    """Ends of the names of all raw files."""
-    try:
-        return [name for subject in loader.spec.subjects for name in loader.files(loader.spec, subject)]
-    except (Exception, SystemExit) as error:
-        raise _fault_in(loader.spec, "files()", error) from error
+def expected_ends(loader: Loader) -> list[str]:
+    """Ends of the names of all raw files.
+
+    Raises:
+        UserCodeError: ``files`` of a user's loader fails, or returns something else.
+    """
+    names: list[str] = []
+    for subject in loader.spec.subjects:
+        try:
+            given: object = called(loader.files, "files()", loader.spec, subject)
+            ends = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+        except Exception as error:
+            raise _fault_in(loader.spec, "files()", error) from error
+        if not ends or not all(isinstance(end, str) for end in ends):
+            text = f"files() returned {shown(given)} for subject {subject}, expected a list of the ends of files' names"
+            raise UserCodeError(with_line(loader.files, f"{loader.spec.name}: {text}, e.g. ['subject{subject}.csv']"))
+        names += ends
+    return names
 
 
 def _fault_in(spec: DatasetSpec, what: str, error: BaseException, fix: str = "; mend the loader") -> BaseException:
     """Turn an error of a user's function into a UserCodeError with its line; return other errors unchanged."""
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
+    if isinstance(error, UserCodeFailed):
+        return UserCodeError(f"{spec.name}: {error}")
     module = spec.name.partition(":")[0]
     return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}{fix}")
 
@@ -444,7 +464,7 @@ def parse_source(spec: DatasetSpec, source: Source) -> list[Recording]:
     """
     loader, before = get_loader(spec.name), settings_of_torch()
     with open_source(spec, source) as members:
-        require_members(spec, members.names, _expected(loader), source.path)
+        require_members(spec, members.names, expected_ends(loader), source.path)
         recordings = [parse_subject(loader, members, source.path, subject) for subject in spec.subjects]
     after = settings_of_torch()
     for what, value in before.items():
@@ -462,7 +482,7 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
     """One subject's recording; an error of a user's `parse` is a UserError that names its line, and the file."""
     if not is_path(loader.spec.name):
         return loader.parse(loader.spec, members, path, subject)
-    names: list[str] = []
+    names, step = list[str](), f"parse() of subject {subject}"
 
     def read(name: str) -> bytes:
         names.append(name)
@@ -470,14 +490,16 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
 
     try:
         with noting() as reads:
-            recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
+            recording = called(loader.parse, step, loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
-        raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
-    _refuse_opened(loader.spec, f"parse() of subject {subject}", reads, members, path)
-    return recording
+        raise _fault_in(loader.spec, step, error, fix) from error
+    _refuse_opened(loader.spec, step, reads, members, path)
+    number: object = getattr(recording, "subject", None)
+    is_numpys = isinstance(recording, Recording) and isinstance(number, np.integer)
+    return replace(recording, subject=int(recording.subject)) if is_numpys else recording
 
 
 # Seconds that a person's parse may take to be repeated.

@@ -463,5 +463,5 @@ def _shorter(config: DataConfig, longest_s: float) -> str:
         f"{parts}, a window apart, need {needed:.3g} windows of one unbroken activity "
         f"({needed * config.spec().window_s:.3g} s), and the longest stretch (bout) has {longest_s:.3g} s; "
         f"{Setting('data.window_s', math.floor(100 * longest_s / needed) / 100)} just fits it, less leaves more "
-        "windows; or record longer stretches"
+        "windows; or record longer stretches, or put shuffled rows into the order of time"
     )

@@ -32,7 +32,7 @@ def get_loader(name: str) -> Loader:
     if is_path(name):
         loader = load_own(import_path(name))
         refuse(f"data.name = {loader.spec.name!r}, its DatasetSpec", spec_violations(loader.spec))
-        return replace(loader, spec=with_own_types(loader.spec))
+        return loader
     if name not in DATASETS and (hint := what_to_type(name, Loader)):
         raise UserError(f"dataset {shown(name)} is unknown: {hint}")
     if name not in DATASETS:
@@ -68,5 +68,10 @@ def load_own(path: str) -> Loader:
             f"data.name = {path!r}: found a {type(loader).__name__}, expected a {Loader.__module__}.Loader "
             "(spec=DatasetSpec(..), files=.., parse=..)"
         )
+    if not isinstance(loader.spec, DatasetSpec):
+        raise UserError(
+            f"data.name = {path!r}: its `spec` is a {type(loader.spec).__name__}, expected a DatasetSpec(..)"
+        )
     # Arrays that the file makes a data set of go by their content.
-    return loader if is_stored(loader.spec.name) else replace(loader, spec=replace(loader.spec, name=path))
+    spec = loader.spec if is_stored(loader.spec.name) else replace(loader.spec, name=path)
+    return replace(loader, spec=spec if spec_violations(spec) else with_own_types(spec))

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.plugins.load import is_path
-from relief_ray.support.errors import UserError, clipped
-from relief_ray.support.files import cache_root, disk_errors
+from relief_ray.support.errors import UserError, clipped, counted
+from relief_ray.support.files import cache_root, disk_errors, read_pieces
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -126,14 +126,20 @@ class DataMissing(UserError):
     """No file of a dataset is where it is looked for."""
 
 
-def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
-    """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
+def find_source(spec: DatasetSpec, root: str | Path | None = None, expected: Sequence[str] = ()) -> Source:
+    """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix.
+
+    ``expected``: the ends of all its files' names. With them, other places of that root are looked at as well: one that
+    has all is taken before one that lacks some, and two that have all have to hold the same bytes.
+    """
     if spec.packaged:
         return Source(path=_ASSETS / spec.packaged)
     roots = search_roots(root)
-    sources = [source for place in roots for source in _candidates(spec, place)]
+    sources = [(place, source) for place in roots for source in _candidates(spec, place)]
     if sources:
-        return min(sources, key=lambda source: source.synthetic)
+        place, best = min(sources, key=lambda each: each[1].synthetic)
+        likely = [source for where, source in sources if where == place and source.synthetic == best.synthetic]
+        return best if best.inner or not expected else _whole(spec, place, likely, expected)
     if is_path(spec.name):
         raise DataMissing(
             f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)} (`member` of the "
@@ -181,11 +187,7 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
     if not source.path.is_dir():
         return source
     names = _folder_members(spec, source.path)
-    holders: dict[str, set[str]] = {}  # folder below the source, with its slash: the expected ends in it
-    for end in expected:
-        for name in names:
-            if name == end or name.endswith(f"/{end}"):
-                holders.setdefault(name.removesuffix(end), set()).add(end)
+    holders = _holders(names, expected)
     complete = [folder for folder, ends in holders.items() if len(ends) == len(set(expected))]
     if all(sum(end in ends for ends in holders.values()) == 1 for end in expected):
         return replace(source, synthetic=_is_marked(source, holders))
@@ -203,6 +205,49 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
         f"Fix: {fix}set RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader "
         "names that no other dataset has"
     )
+
+
+def _holders(names: Iterable[str], expected: Sequence[str]) -> dict[str, set[str]]:
+    """The expected ends in each folder below a source, by the folder's name with its slash."""
+    wanted, holders = set(expected), dict[str, set[str]]()
+    lengths = {end.count("/") + 1 for end in wanted}
+    for name in names:
+        for end in wanted & {"/".join(name.split("/")[-length:]) for length in lengths}:
+            holders.setdefault(name.removesuffix(end), set()).add(end)
+    return holders
+
+
+def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: Sequence[str]) -> Source:
+    """The first source with a folder that holds every expected file, else the first; inner zips are not looked into.
+
+    Raises:
+        UserError: that of another source holds other bytes; both are named.
+    """
+    likely = [source for source in sources if source.path != root]
+    if len(likely) < 2:
+        return sources[0]
+    ends, copies = sorted(set(expected)), list[tuple[Source, Path, dict[str, int]]]()
+    for source in likely:
+        crcs = {} if source.inner else _crcs(spec, source)
+        folders = [folder for folder, held in _holders(crcs, ends).items() if len(held) == len(ends)][:1]
+        copies += [(source, source.path / folder, {end: crcs[folder + end] for end in ends}) for folder in folders]
+    for _, place, crcs in copies[1:]:
+        if other := [end for end in ends if crcs[end] != copies[0][2][end]]:
+            raise UserError(
+                f"dataset {spec.name!r}: {copies[0][1]} and {place} each hold all of its {counted(len(ends), 'file')}, "
+                f"but {some_of(other)} with other bytes, expected one copy; move the other out of {root}"
+            )
+    return copies[0][0] if copies else sources[0]
+
+
+def _crcs(spec: DatasetSpec, source: Source) -> dict[str, int]:
+    """CRC-32 of a source's files by name; a zip has them in its directory."""
+    if not source.path.is_dir():
+        with open_zip(source.path) as archive:
+            return {info.filename: info.CRC for info in archive.infolist()}
+    names = _folder_members(spec, source.path)
+    with _damage(f"of {spec.name!r}", source.path):
+        return {name: zlib.crc32(b"".join(read_pieces(source.path / name))) for name in names}
 
 
 def _lacking(

@@ -210,7 +210,7 @@ def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
     """The rails whose sum is the board's power: its input rail, or where it has none all that no other one feeds."""
     inputs = [rail for rail in rails if rail.is_input]
     labels = {rail.label for rail in rails}
-    return tuple(inputs[:1] or [rail for rail in rails if _FED_BY.get(rail.label) not in labels])
+    return tuple(inputs[:1] or [rail for rail in rails if _FED_BY.get(rail.label.partition(" (")[0]) not in labels])
 
 
 def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:

@@ -34,6 +34,7 @@ from relief_ray.records.checkpoint import Averages
 from relief_ray.records.identity import why_closed
 from relief_ray.records.metrics import macro_f1, summarise
 from relief_ray.records.run_folder import read_run
+from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError, nearest
 from relief_ray.support.process import use_threads
@@ -234,16 +235,33 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") 
     why = why_closed(run.config, run.own_sources)
     config = parse(run.config, str(path / "run.json"), why)
     setup = as_begun(run, path, config)
-    newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
-    point = checkpoint.load(path, binding_of(setup, run), newest)
-    if point is None:
-        raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {typed(path)}`")
+    point = checkpoint.load(path, binding_of(setup, run), saved_round(path, run))
+    assert point is not None
     refuse_contradicted(path, run)
     use_threads(setup.job.num_threads)
     inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])
     job = replace(setup.job, parts={part: getattr(setup.data, part)})
     return _scores(job, run.strategy, inputs, sets, point.round)
+
+
+def saved_round(run_folder: Path, run: RunRecord, round_: int | None = None) -> int:
+    """Return the round of the checkpoint to read: ``round_``, or the newest (None).
+
+    Raises:
+        UserError: there is none.
+    """
+    kept = [checkpoint.round_of(path) for path in checkpoint.generations(run_folder)]
+    if not kept:
+        go_on = f"has no checkpoint yet; go on with: relief-ray resume {typed(run_folder)}"
+        what = f"has no checkpoint any more; {checkpoint.AGAIN}" if run.status == "done" else go_on
+        raise UserError(f"{run_folder}: the run is {run.status} and {what}")
+    if round_ is not None and round_ not in kept:
+        raise UserError(
+            f"{run_folder}: no checkpoint of round {round_}; a run keeps its newest two, here of "
+            f"{' and '.join(f'round {r}' for r in sorted(kept))}; name one of them with --round"
+        )
+    return kept[0] if round_ is None else round_
 
 
 def sensor_sets(fleet: Fleet, more: Sequence[Sensors] = ()) -> tuple[Sensors, ...]:

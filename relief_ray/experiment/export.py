@@ -14,7 +14,7 @@ from torch import Tensor, cat
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.groups import Params
-from relief_ray.experiment.evaluation import evaluation_inputs, served
+from relief_ray.experiment.evaluation import evaluation_inputs, saved_round, served
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
@@ -24,14 +24,13 @@ from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.cells import refuse_contradicted
-from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
+from relief_ray.records.checkpoint import Checkpoint, load
 from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256, why_closed
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic
 from relief_ray.support.table import marked
-from relief_ray.support.text import typed
 from relief_ray.training.evaluation import calibrate
 from relief_ray.training.inputs import prepare
 
@@ -214,26 +213,6 @@ def _refuse_full(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         what = "is not empty" if out.is_dir() else "is a file"
         raise UserError(f"{out}: {what}; name an empty folder, or one that does not exist yet, with --out DIR")
-
-
-def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
-    """Return the round of the checkpoint to export: ``round_``, or the newest (None).
-
-    Raises:
-        UserError: there is none.
-    """
-    kept = [round_of(path) for path in generations(run_folder)]
-    if not kept:
-        raise UserError(
-            f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "
-            f"with: relief-ray resume {typed(run_folder)}"
-        )
-    if round_ is not None and round_ not in kept:
-        raise UserError(
-            f"{run_folder}: no checkpoint of round {round_}; a run keeps its newest two, here of "
-            f"{' and '.join(f'round {r}' for r in sorted(kept))}; name one of them with --round"
-        )
-    return kept[0] if round_ is None else round_
 
 
 def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:

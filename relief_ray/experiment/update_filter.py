@@ -117,7 +117,7 @@ class Accepting:
 
 
 def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:
-    """List each reason once with its clients; if training diverged on several, add advice."""
+    """List each reason once with its clients; if training diverged, add advice."""
     clients: dict[str, list[ClientId]] = {}
     for client, left in sorted(rejected.items()):
         clients.setdefault(left.why, []).append(client)
@@ -126,7 +126,7 @@ def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:
         why.endswith(NOT_FINITE) for why in clients
     )  # the others' may be finite still, and refused as too far
     fix = "; where all clients diverge, lower training.lr or set training.clip_norm"
-    return "; ".join(texts) + (fix if diverged and len(rejected) > 1 else "")
+    return "; ".join(texts) + (fix if diverged else "")
 
 
 def _refuse(trained: Trained, far: Mapping[ClientId, str]) -> Trained:

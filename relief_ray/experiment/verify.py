@@ -83,7 +83,11 @@ def _verdict(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool
             yield f"differs in the data: {again.data}"
 
     same = VERIFIED if again.first is not None else PARTLY
-    return next(differences(), same + (again.reads and f", but {again.reads}: no record has it"))
+    likely = "likely random numbers without a seed"
+    return next(
+        (f"{text}; {likely}" for text in differences()),
+        same + (again.reads and f", but {again.reads}: no record has it"),
+    )
 
 
 def _seconds(record: RoundRecord) -> float:

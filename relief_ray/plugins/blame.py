@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError
+from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, listed, shown
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -32,6 +34,8 @@ _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "plats
 _LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
 _INTACT = "; what was recorded before it is intact"
+# Beginning of pydantic's message on a field without an annotation: a new one, or one of a base class.
+_UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field '(?=.* by a non-annotated))(\w+)")
 T = TypeVar("T")
 
 
@@ -65,6 +69,24 @@ def loading() -> Iterator[None]:
         for name in before.keys() | os.environ.keys():
             if before.get(name) != os.environ.get(name):
                 _CHANGED.setdefault(name, before.get(name))
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Turn ``os._exit`` of others than this project into an error: it would end the command without a message."""
+    ends, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+        if os.getpid() != process or caller in PROJECT:  # a child that was forked
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = ends
 
 
 @contextmanager
@@ -124,9 +146,20 @@ def reason(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Message of an error, cut where it is long; a user's own class may fail to give one."""
+    """Message of an error, cut where it is long; a user's own class may fail to give one.
+
+    Pydantic's on a class or its fields are said in our words, and what an object has where it lacks an attribute.
+    """
     try:
         text = str(error).partition("\n\nFor further information visit")[0]  # pydantic's own link
+        pydantic = sys.modules.get("pydantic")  # an error is of a library that is loaded already
+        if pydantic is not None and isinstance(error, pydantic.ValidationError):
+            said = ((".".join(map(str, f["loc"])), shown(f["input"]), f["msg"]) for f in error.errors())
+            text = "; ".join(f"{k} = {v}: {m.replace('Input should be', 'expected')}" for k, v, m in said)
+        elif type(error).__name__ == "PydanticUserError" and (found := _UNTYPED.match(text)):
+            text = f"field {found[1]} has no type, expected one: write it as in `beta: float = 0.9`"
+        elif isinstance(error, AttributeError) and is_dataclass(error.obj):
+            text += f"; it has {listed(each.name for each in fields(error.obj))}"
     except Exception as second:
         return f"no message, since its __str__ raised {type(second).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
@@ -136,12 +169,16 @@ def call_users(function: Callable[..., T], *arguments: object) -> T:
     """Call a function of a user's file before a run begins; report its exceptions and ``sys.exit``.
 
     Raises:
-        UserCodeError: it raised an error; file, line and function are named.
+        UserCodeError: it raised an error; file, line and function are named. Or it closed the terminal.
         UserError: as it raised it.
     """
     try:
         with loading():
-            return function(*arguments)
+            value = function(*arguments)
+        if not (closed := closed_streams()):
+            return value
+        owner = getattr(getattr(function, "func", function), "__self__", function)
+        raise UserCodeError(f"{type(owner).__module__}:{type(owner).__qualname__} {closed}\n{_NOT_OURS}")
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -196,17 +233,24 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
     try:
         value = function(*arguments)
     except SystemExit as error:
-        spoiled = f"ended the process (sys.exit({error.code!r})), expected that it returns"
+        how = error.code if str(error.code).startswith("os._exit(") else f"sys.exit({error.code!r})"
+        spoiled = f"ended the process ({how}), expected that it returns"
     if torch and (left := torch.get_default_dtype()) != before:
         torch.set_default_dtype(before)
         spoiled = f"left torch's default type at {left}, expected that it stays {before}"
+    if spoiled := closed_streams() or spoiled:
+        raise UserCodeFailed(with_line(function, f"{step} {spoiled}") + _INTACT)
+    return value
+
+
+def closed_streams() -> str:
+    """In words, which stream of the terminal users' code has closed; the null device takes its place."""
+    spoiled = ""
     for name in ("stdout", "stderr"):
         if getattr(getattr(sys, name), "closed", False):
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
             spoiled = f"closed sys.{name}, expected that it stays open"
-    if spoiled:
-        raise UserCodeFailed(with_line(function, f"{step} {spoiled}") + _INTACT)
-    return value
+    return spoiled
 
 
 def settings_of_torch() -> dict[str, object]:

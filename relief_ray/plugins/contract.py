@@ -180,6 +180,8 @@ def _vector_violation(value: object, numel: int) -> str:
 
 
 def _gradient_violation(value: Tensor) -> str:
+    if value.is_neg():
+        return "a view that negates another tensor, expected values alone: .resolve_neg()"
     return "a tensor that requires a gradient, expected values alone: .detach()" if value.requires_grad else ""
 
 
@@ -202,8 +204,9 @@ def _tensor_violation(value: object) -> str:
     """What is wrong with what should be a tensor that a checkpoint can hold."""
     if not isinstance(value, Tensor):
         return f"{_a(value)}, expected a tensor"
-    if value.layout != torch.strided or value.is_quantized or value.dtype not in STORED_TYPES:
-        layout = "" if value.layout == torch.strided else f", {value.layout}"
+    odd = "nested" if value.is_nested else "meta" if value.is_meta else str(value.layout).replace("torch.strided", "")
+    if odd or value.is_quantized or value.dtype not in STORED_TYPES:
+        layout = odd and f", {odd}"
         return f"{value.dtype}{layout}, expected a dense tensor of {', '.join(map(str, STORED_TYPES))}"
     return _gradient_violation(value)
 
@@ -316,6 +319,11 @@ def _weight_violation(weight: object, client: ClientId) -> str:
     if _is_number(value) and float(value) >= 0.0:  # type: ignore[arg-type]
         return ""
     return f"returned {shown(value)} for client {client}, expected a number, at least 0"
+
+
+def sum_violation(total: float) -> str:
+    """What is wrong with a sum of weights, by which a mean is divided."""
+    return "" if 1e-200 < total < 1e200 else "expected a sum between 1e-200 and 1e200"
 
 
 # Hooks of a method that derives from FedAvg ---------------------------------------------------------------------------
@@ -641,11 +649,11 @@ def _objective(name: str, function: _Function, step: LocalStep) -> object:
 
 
 def _weighed(name: str, weight: _Function, aggregate: _Function, *arguments: Any) -> Any:
-    """Aggregate, after it was seen that no group's weights add up to 0."""
-    sums = arguments[1].sums
-    zero = next((j for b in sums for j, part in sums[b].items() if part.weight == 0.0), None)
-    if zero is not None:
-        said = f"returned 0 for every client that sent group {zero!r}, expected a weight above 0 for one at least"
+    """Aggregate, after it was seen that a mean can be divided by every group's weights."""
+    sums = ((j, part.weight) for groups in arguments[1].sums.values() for j, part in groups.items())
+    wrong = next(((j, total) for j, total in sums if sum_violation(total)), None)
+    if wrong is not None:
+        said = f"returned {wrong[1]:g} for all that sent group {wrong[0]!r}, {sum_violation(wrong[1])}"
         _require(name, weight, "finishes", lambda: said)
     return aggregate(*arguments)
 

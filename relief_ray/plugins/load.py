@@ -23,16 +23,18 @@ from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from relief_ray.plugins.blame import (
     INSTALLED,
     PROJECT,
+    closed_streams,
     is_library,
     loading,
     original,
+    staying,
     take_as_users,
     text_of,
     user_line,
@@ -177,6 +179,8 @@ def _names_in(file: Path, module: str, wanted: str, kinds: tuple[type, ...]) -> 
         known = vars(_import(module, str(file)))
     except UserError as error:
         return f"{file} is a file here, but {error}"
+    if os.path.realpath(other := known.get("__file__") or "Python's own") != os.path.realpath(file):
+        return f"{file} is a file here, but another module of that name comes first ({other}); rename the file"
     names = [name for name, value in known.items() if not name.startswith("_") and _is_one(value, module, kinds)]
     likely = [name for name in names if name.casefold() == wanted.casefold()]
     likely = likely or difflib.get_close_matches(wanted, names, n=1) or names
@@ -274,9 +278,10 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
     if here not in sys.path:
         # Last, so that a user's file can never replace an installed module.
         sys.path.append(here)
+    before = _changed_torch()
     try:
-        with loading(), noting_import(), _staying():
-            return importlib.import_module(name)
+        with loading(), noting_import(), staying():
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             rest = name.removeprefix(error.name) + (f":{attribute}" if attribute else "")
@@ -291,23 +296,22 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
             f"{place}: importing {name!r} fails with {type(error).__name__}: {text_of(error)}{where_raised(error)}; "
             "mend the file"
         ) from error
+    if left := closed_streams() or (changed if (changed := _changed_torch()) != before else ""):
+        text = f"importing {name!r} changes this process: {left}"
+        raise UserCodeError(f"{place}: {text} ({original(str(module.__file__))}); mend the file")
+    return module
 
 
-@contextmanager
-def _staying() -> Iterator[None]:
-    """Turn ``os._exit`` into an error while a module is imported: it would end the command without a message."""
-    ends, process = os._exit, os.getpid()
+def _changed_torch() -> str:
+    """What differs from torch's own defaults, where torch is loaded; empty where nothing does."""
+    if "torch" in sys.modules:
+        from relief_ray.support.process import refuse_changed_torch
 
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != process:  # a child that the module has forked
-            ends(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = refuse
-    try:
-        yield
-    finally:
-        os._exit = ends
+        try:
+            refuse_changed_torch()
+        except UserError as error:
+            return str(error)
+    return ""
 
 
 def _likely_module(missing: str, rest: str) -> str:

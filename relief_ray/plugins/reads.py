@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 from relief_ray.plugins.blame import INSTALLED, users_file
 from relief_ray.support.errors import listed
@@ -57,9 +58,10 @@ class Reads:
         return Reads(files=files, written=self.written, variables=variables, programs=programs)
 
     def opened(self, near: Path | None = None) -> list[Path]:
-        """Files that belong to nobody else; below ``near`` all are somebody's data."""
+        """Files that belong to nobody else; below ``near``, if given, all are somebody's data, and code is data too."""
         files = sorted({file for file, _ in self.files if file not in self.written})
-        return [file for file in files if file.suffix not in _CODE and file.is_file() and _is_data(file, near)]
+        files = [file for file in files if near is not None or file.suffix not in _CODE]
+        return [file for file in files if file.is_file() and _is_data(file, near)]
 
     def asked(self) -> list[str]:
         """Names of variables; a copy of the whole environment asks for none of them."""
@@ -99,7 +101,7 @@ def _note(event: str, values: tuple[object, ...]) -> None:
     target = values[0]
     if not isinstance(target, (str, bytes, os.PathLike)):
         return
-    name, user, thread = os.fsdecode(target), users_file(sys._getframe(1)), threading.get_ident()
+    name, user, thread = os.fsdecode(target), users_file(_opener(sys._getframe(1))), threading.get_ident()
     for reads in _WAITING:
         # A thread of a pool has no frame of the code that gave it the work.
         by = "" if user is None and reads.before is not None and thread not in reads.before else user
@@ -110,7 +112,23 @@ def _note(event: str, values: tuple[object, ...]) -> None:
         elif isinstance(values[2], int) and values[2] & _WRITES:
             reads.written.add(Path(os.path.realpath(name)))
         else:
-            reads.files.add((Path(os.path.realpath(name)), by))
+            file = Path(os.path.realpath(name))
+            is_compiled = file.parent.name == "__pycache__" and file.suffix == ".pyc"
+            reads.files.add((file.parents[1] / f"{file.stem.split('.')[0]}.py" if is_compiled else file, by))
+
+
+def _opener(frame: FrameType) -> FrameType | None:
+    """The frame that opens a file: whose that is tells; None where it is Python, to show or import what is code.
+
+    ``import name`` is code's, which ``plugins.load.sources`` finds; a name that is computed is nobody's import.
+    """
+    each, inner = frame, frame
+    while each.f_code.co_filename.startswith("<frozen importlib") and each.f_back is not None:
+        each, inner = each.f_back, each
+    is_code = (
+        inner.f_code.co_name in ("_find_and_load", "_handle_fromlist") or frame.f_globals.get("__name__") == "tokenize"
+    )
+    return None if is_code else each
 
 
 @cache

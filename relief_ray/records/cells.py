@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from pydantic_core import ErrorDetails
 
 from relief_ray.plugins.parts import OwnParts
-from relief_ray.records.checkpoint import generations, newest_model, round_of
+from relief_ray.records.checkpoint import AGAIN, generations, newest_model, round_of
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
@@ -166,22 +166,31 @@ def refuse_linked(cell: Path) -> None:
 
 
 def refuse_contradicted(folder: Path, run: RunRecord) -> None:
-    """Refuse a finished run whose ledger or newest checkpoint is not that of a finished run.
+    """Refuse a run whose ledger and newest checkpoint do not fit together, or not a finished run.
 
     Raises:
         UserError: it says which.
     """
     if run.status == "done" and (state := status_of(folder, run)).status == "failed":
         raise UserError(state.why)
+    saved = _last_saved(folder)
+    if why := _behind(read_rounds(folder, run).numbers, saved):
+        raise UserError(f"{folder / ROUNDS_FILE}: {why}; {AGAIN}")
 
 
 def _lacks(lines: LedgerLines, folder: Path) -> str:
     """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
     if lines.torn:
         return f"{lines.torn}; a resume cuts it off"
-    # A round's line is on the disk before its checkpoint is begun.
-    saved = max(map(round_of, generations(folder)), default=0)
-    numbers = lines.rounds.numbers
+    return _behind(lines.rounds.numbers, _last_saved(folder))
+
+
+def _last_saved(folder: Path) -> int:
+    return max(map(round_of, generations(folder)), default=0)
+
+
+def _behind(numbers: Sequence[int], saved: int) -> str:
+    """Return what a ledger lacks of the round ``saved``, whose line was on the disk before its checkpoint was begun."""
     if saved <= max(numbers, default=0):
         return ""
     last = f"round {numbers[-1]}" if numbers else "no round"
@@ -415,6 +424,11 @@ class Claims(FrozenConfig):
     where: dict[str, JsonValue] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = Field(min_length=1)
 
+    def is_of(self, data: str) -> bool:
+        """True where they are about this data set."""
+        module = data.partition(":")[0]
+        return self.data in ("", data, module, Path(module).stem)
+
     @model_validator(mode="after")
     def _few_and_different(self) -> Claims:
         if len(self.claims) > MAX_CLAIMS:
@@ -455,6 +469,8 @@ def _said(fault: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         known = Claim.model_fields if "." in key else Claims.model_fields
         return f"unknown key {key!r}{nearest(key.rpartition('.')[2], known)}; expected one of {', '.join(known)}"
+    if kind == "model_type" and not key:
+        kind = "file_type"
     fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
     return f"{key if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
 
@@ -468,6 +484,7 @@ _FITS = {
     "tuple_type": "expected a list",
     "too_short": "expected at least one claim",
     "model_type": "expected a mapping, e.g. {first: relief, second: fedavg, figure: f1}",
+    "file_type": "expected a mapping, e.g. claims: [{first: relief, second: fedavg, figure: f1}]",
     "dict_type": "expected a mapping",
 }
 

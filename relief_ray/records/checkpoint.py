@@ -69,6 +69,8 @@ STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 FILES = (STATE_FILE, MANIFEST_FILE)  # in the order of writing
 KEEP = 2
+AGAIN = "restore it from a backup, or remove the run's folder and resume its study, which computes the run again"
+"""What helps where a run's checkpoint or ledger is gone or damaged, whether the run is done or not."""
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
@@ -222,8 +224,7 @@ def load(
         return point
     if skipped:
         raise UserError(
-            f"{run_folder / FOLDER}: no usable checkpoint ({'; '.join(skipped)}), expected a whole one; "
-            "restore the folder from a backup, or delete it to start again from the first round"
+            f"{run_folder / FOLDER}: no usable checkpoint ({'; '.join(skipped)}), expected a whole one; {AGAIN}"
         )
     return None
 

@@ -116,6 +116,12 @@ def _note_of(settings: Mapping[str, JsonValue], named: Mapping[str, str]) -> Pat
     return cache_root() / "begun" / sha256_of(_canonical_json([deciding, dict(named)]))
 
 
+def verdict_note(target: str, own_sources: Mapping[str, str]) -> Path:
+    """The file in the cache for conformance's last verdict on an import path, while its file has this sha256."""
+    code = own_sources.get(f"{target.partition(':')[0].replace('.', '/')}.py")
+    return cache_root() / "conformance" / sha256_of(_canonical_json([target, code or dict(own_sources)]))
+
+
 def addresses_in(settings: Mapping[str, Any]) -> dict[str, str]:
     """Addresses that a configuration names, without credentials, by key: runs or records go there."""
     named = {f"{part}.{key}": section(settings, part).get(key) for part, key in _ADDRESSES}

@@ -197,6 +197,7 @@ class PhysicalRecord(Record):
         bytes_up: bytes that it sent.
         energy_j: joules of the whole board during the call.
         energy_of: rails that were read.
+        energy_by_rail: joules of each rail that could be read; one may feed others.
         energy_dropped: share of the power samples that are missing.
         power_mode: name of the board's power mode.
         temperature_c: hottest zone at the end, degrees Celsius.
@@ -216,6 +217,7 @@ class PhysicalRecord(Record):
     bytes_up: int | None = None
     energy_j: float | None = None
     energy_of: str | None = None
+    energy_by_rail: dict[str, float] = Field(default_factory=dict)
     energy_dropped: float | None = None
     power_mode: str | None = None
     temperature_c: float | None = None

@@ -547,6 +547,4 @@ def is_about(claims: Claims, config: Config) -> bool:
     kind = choice_kind(config)
     values = flat(config) | {"choice": "" if kind == "level" else kind}
     wanted = {"data.split": claims.split or values.get("data.split"), "choice": "", **claims.where}
-    name = str(values.get("data.name"))
-    is_data = claims.data in ("", name, name.partition(":")[0], Path(name.partition(":")[0]).stem)
-    return is_data and all(values.get(key) == value for key, value in wanted.items())
+    return claims.is_of(str(values.get("data.name"))) and all(values.get(key) == value for key, value in wanted.items())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
-from relief_ray.records.identity import changed_files
+from relief_ray.records.identity import changed_files, verdict_note
 from relief_ray.records.schema import PARTLY, VERIFIED, has_folds
 from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
@@ -104,11 +104,9 @@ def _clock_sentence(comparison: Comparison) -> str:
     loaded, clock = comparison.runs[0], comparison.clock
     first, planned = loaded.run, loaded.run.planning_model
     joules = 1284 if loaded.text("backbone.name") == "moment_lora" else 847
-    fitted = (
-        f"FITTED so that FedAvg would take {joules} J a round on the RELIEF paper's data and fleet"
-        if loaded.is_fitted
-        else "given"
-    )
+    fitted = f"FITTED so that FedAvg would take {joules} J a round on the RELIEF paper's data and fleet"
+    if comparison.is_own_data or not loaded.is_fitted:
+        fitted = "that of the RELIEF paper's devices" if loaded.is_fitted else "given"
     modes = dict.fromkeys(r.text("costs.accounting", "method") for r in comparison.runs)
     # A clock's name in settings and in the glossary, where the words are not the name.
     named = {name: f"{_clock_words(name)}{f' (clock `{name}`)' * (name in _CLOCK_WORDS)}" for name in (clock, planned)}
@@ -212,6 +210,14 @@ def _own_code(comparison: Comparison) -> Words:
     titles = grouped((loaded.run.own_code or "never verified", loaded.title) for loaded in runs)
     for verdict, names in titles.items():
         yield verdict, counted(len(names), "run") if verdict in (VERIFIED, PARTLY) else listed(names)
+
+
+def _judged(comparison: Comparison) -> Words:
+    """What `relief-ray conformance` said last of the very files of users' code that runs were computed with."""
+    runs = (loaded for loaded in comparison.runs if loaded.run.own_sources)
+    parts = ("strategy.name", "backbone.name", "data.name")
+    notes = dict.fromkeys(verdict_note(run.text(part), run.run.own_sources) for run in runs for part in parts)
+    return ((note.read_text(),) for note in notes if note.is_file())
 
 
 def _failed(comparison: Comparison) -> Words:
@@ -324,6 +330,7 @@ _REMARKS: Sequence[tuple[str, Callable[[Comparison], Iterable[Sequence[object]]]
         _edited,
     ),
     ("Own code: {} ({}); start and rounds of a run are computed once more in another process", _own_code),
+    ("`relief-ray conformance` on the same file: {}", _judged),
     ("{}: {}", _failed),
     (
         "Fewer than {} runs: {}; means over different folds or seeds do not compare, paired differences use shared "
@@ -419,6 +426,8 @@ def _beside(row: MethodResult) -> str:
     # Methods as fast as FedAvg have had the same time after as many rounds.
     if len(known) == 2 and known[0][1] == known[1][1]:
         known = [("the same time and number of rounds", known[0][1])]
+    elif "speedup" in row.stats and _speedup(row) == "1.00":
+        known = known[-1:]
     parts = [(f"after {when}", gain) for when, gain in known]
     own = None if row.personalised else row.over_reference("f1_own_sensors_percent")
     parts += [] if own is None else [("through the clients' own sensors", own)]
@@ -435,11 +444,15 @@ def _beside(row: MethodResult) -> str:
 
 
 def _fast(row: MethodResult) -> str:
-    speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
-    speed = "as fast" if f"{speedup:.2f}" == "1.00" else f"{speedup:.2f} times as fast"
+    saved, speedup = row.stats["energy_saved_percent"].mean, _speedup(row)
+    speed = "as fast" if speedup == "1.00" else f"{speedup} times as fast"
     sent = row.mean("up_saved_percent")
     sends = "" if sent is None or abs(sent) < _SAME_PERCENT else f" and {_fewer(sent)} bytes sent"
     return f"{row.label} is {speed} as {REFERENCE}, with {_fewer(saved)} joules{sends}"
+
+
+def _speedup(row: MethodResult) -> str:
+    return f"{row.stats['speedup'].mean:.2f}"
 
 
 def _fewer(saved: float) -> str:
@@ -472,8 +485,11 @@ def whose_intervals(comparison: Comparison) -> str:
     people, few = counted(len(comparison.subjects), "test subject"), ""
     if fewest < _MIN_EXACT:
         few = f"; with {counted(fewest, 'pair')} it assumes normal differences (an exact test needs {_MIN_EXACT})"
-    seeds = {r.text("data.seed") for r in comparison.runs if r.text("data.partition", "subject") != "subject"}
-    drawn = {0: "", 1: " on one partition of the windows,"}.get(len(seeds), " and partitions of the windows,")
+    run, seeds = comparison.runs[0], {r.text("data.seed") for r in comparison.runs}
+    kinds = ["random split"] * (run.text("data.split") == "random_leaky")
+    kinds += ["partition"] * (run.text("data.partition", "subject") != "subject")
+    which = f"on one {' and '.join(kinds)}" if len(seeds) == 1 else " ".join(f"and {kind}s" for kind in kinds)
+    drawn = f" {which} of the windows," if kinds else ""
     return f"An interval covers new starts{drawn} on the same {people}, not new people{few}"
 
 

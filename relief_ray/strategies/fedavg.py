@@ -23,7 +23,7 @@ from relief_ray.core.federated import Insight, PlannedRun, RoundContext, RoundVo
 from relief_ray.core.groups import WHOLE, ParamGroup, Params
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Json, Reduced, ServerState, WeightedSum
 from relief_ray.plugins.blame import refuse_other_arguments, require
-from relief_ray.plugins.contract import held
+from relief_ray.plugins.contract import held, sum_violation
 from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import apply_parts, by_task, one_bucket
 from relief_ray.strategies.common import Preset, StrategyConfig, mean_change, train_everything
@@ -138,7 +138,7 @@ def allocate(
     """Every participant receives everything, and trains and sends what ``train`` says.
 
     Raises:
-        ContractViolated: all of them have weight 0.
+        ContractViolated: a mean cannot be divided by the sum of their weights, e.g. 0.
     """
     layout, fleet = context.layout, context.fleet
     tasks = []
@@ -148,8 +148,9 @@ def allocate(
         flops = flops_per_value * layout.num_values(chosen)
         task = replace(train_everything(context, client), down=down, train=chosen, up=chosen, step_flops=flops)
         tasks.append(replace(task, weight=weight(client, fleet)))
-    if tasks and not any(task.weight for task in tasks):
-        said = f"returned 0 for all {len(tasks)} clients of round {context.round}, expected more for one of them"
+    total = sum(task.weight for task in tasks)
+    if tasks and (wrong := sum_violation(total)):
+        said = f"returned {total:g} for all {len(tasks)} clients of round {context.round}, {wrong}"
         require(weight, "weight", "", lambda: said)
     return tuple(tasks)
 

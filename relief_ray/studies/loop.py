@@ -418,6 +418,7 @@ def compute(
         UserError: data, program or settings of a begun run are others than today's, or the copy's URI is none.
     """
     loop = Loop(plan, callback, todo, lambda: stop() or out_of_time())
+    loop.warn_once(plan.untested())
     with copied(plan, callback.note, stop) as loop.senders:
         how(loop)
         loop.end_all()
@@ -647,6 +648,7 @@ def _compute_study(request: Request, computer: Computer) -> Study:
         folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:
             plan = plan_of(request, folder)
+            plan.refuse_unread_address(request.jobs)
             _refuse_edited(plan)
             if request.rerun_stale:
                 plan = plan.without_stale()

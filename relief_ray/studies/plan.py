@@ -13,11 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import get_args
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, assign, parse
+from relief_ray.config.experiment import ExperimentConfig, as_read, assign, parse
+from relief_ray.data.config import DataConfig, SplitName
 from relief_ray.data.federated_data import num_clients
+from relief_ray.data.registry import DATASETS
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
@@ -53,6 +56,7 @@ from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
+    MODE,
     Cell,
     Spec,
     Values,
@@ -62,7 +66,7 @@ from relief_ray.studies.spec import (
     make_cell,
     strategy_of,
 )
-from relief_ray.support.errors import Setting, UserError, counted, nearest, option, value_text
+from relief_ray.support.errors import Setting, UserError, counted, keywords, nearest, option, several, value_text
 from relief_ray.support.files import disk_errors, move, page, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import now, resumed, typed
@@ -249,6 +253,21 @@ class Plan:
             plan.check_folders()
         return plan
 
+    def refuse_unread_address(self, jobs: int | None) -> None:
+        """Check that runs one after the other in this process are given no cluster's address.
+
+        Raises:
+            UserError: they are.
+        """
+        for runtime in (cell.config.runtime for cell in self.cells):
+            if jobs == 1 and not self.is_grid and runtime.mode == "inline" and runtime.address is not None:
+                workers = f"{Setting(MODE, 'packed')}{'' if keywords() is None else ' and on=' + repr('ray')}"
+                raise UserError(
+                    f"{Setting('runtime.address', runtime.address)}: a run with {Setting(MODE, 'inline')} is computed "
+                    f"in this process, which does not read it; expected workers ({workers}), or no address: "
+                    f"{Setting('runtime.address', None)}"
+                )
+
     def check_claims(self) -> None:
         """Check that the claims which the command names are about methods and figures that these cells may have.
 
@@ -259,7 +278,16 @@ class Plan:
             return
         own = [metric for cell in self.cells for metric in cell.config.metrics]
         labels = list(dict.fromkeys(facts_of(cell.config.strategy, cell.label).name for cell in self.cells))
-        for claim in read_claims(self.claims_file)[0].claims:
+        claims, names = read_claims(self.claims_file)[0], {cell.config.data.name for cell in self.cells}
+        known = {"data": sorted({*DATASETS, *names}), "split": get_args(SplitName)}
+        found = {"data": "" if any(map(claims.is_of, names)) else claims.data, "split": claims.split}
+        for key, name in found.items():
+            if name and name not in known[key]:
+                raise UserError(
+                    f"{self.claims_file}: {key} = {name!r}: unknown{nearest(name, known[key])}; expected one of "
+                    f"{', '.join(known[key])}, or no {key}"
+                )
+        for claim in claims.claims:
             figure_named(claim.figure, f"{self.claims_file}: figure", own)
             for name in (claim.first, claim.second):
                 base = name.partition(" (")[0]
@@ -290,6 +318,19 @@ class Plan:
             if (key := f"{config.fleet.model_dump_json()} {data}") not in seen:
                 seen.add(key)
                 configured_fleet(config, num_clients(config.data.spec(), config.data))
+
+    def untested(self) -> list[str]:
+        """Sentences on people whom no fold of a dataset tests, where the study has several of its folds."""
+        tested: dict[DataConfig, set[int]] = {}
+        for data in (cell.config.data for cell in self.cells if cell.config.data.has_folds):
+            tested.setdefault(data.model_copy(update={"fold": 0, "seed": 0}), set()).add(data.fold)
+        return [
+            f"data {data.name}: no fold of this study tests {several('subject', left)}, expected everybody: "
+            f"{Setting('folds', list(range(data.num_folds)))}"
+            for data, folds in tested.items()
+            if (left := [s for number, s in enumerate(data.subject_ids()) if number // data.leave_out not in folds])
+            and len(folds) > 1
+        ]
 
     def refuse_foreign(self, typed: Mapping[str, str]) -> None:
         """Check that all addresses which the cells name are this user's, of those that are typed now by key; note them.
@@ -569,10 +610,14 @@ def refuse_other_settings(plan: Plan) -> None:
     """
     path = plan.out / PLAN_FILE
     if path.exists() and (rows := read_plan_file(path).cells):
-        there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config])
+        there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config], parsed=as_read)
         if keys := sorted(key for key in there | here if there.get(key) != here.get(key)):
             differs = _side_by_side(there, here, keys)
-            raise OtherRun(f"{plan.out}: holds runs of other settings ({differs})", differs)
+            raise OtherRun(
+                f"{plan.out}: holds runs of other settings ({differs}), with which these cannot be compared; choose "
+                f"another folder with {option('out', 'DIR')}",
+                differs,
+            )
 
 
 def refuse_stale(plan: Plan, *, is_fixed: bool = False) -> None:

@@ -273,14 +273,17 @@ def _numbers(setting: Setting) -> tuple[int, ...]:
     key, value, _ = setting
     if key == "seeds" and str(value).strip().isdecimal() and len(str(value)) < _MANY_DIGITS:
         raise _lone_seed(setting, int(str(value)))
-    if isinstance(value, str) and (_is_option(setting) or value[:1].isdecimal()):
+    is_text = keywords() is None or re.fullmatch(r"[\d,\s-]+", str(value))
+    if is_text and isinstance(value, str) and (_is_option(setting) or value[:1].isdecimal()):
         return parse_numbers(option(key) if _is_option(setting) else f"--set {key}", value)
     listed = [value] if type(value) is int else value
     if key == "replicates" and type(value) is int:
+        _refuse_many(str(setting), value)
         listed = range(value)
     if not isinstance(listed, list | range | tuple) or not listed or any(type(n) is not int or n < 0 for n in listed):
         more = {"replicates": "a number of replicates or ", "folds": "a fold or "}.get(key, "")
-        raise UserError(f"{setting}: expected {more}a list of numbers from 0 on, e.g. {Setting(key, [0, 1])}")
+        ways = f"{Setting(key, [0, 1])} or {Setting(key, range(3))}"
+        raise UserError(f"{setting}: expected {more}a list of numbers from 0 on, e.g. {ways}")
     _refuse_many(str(setting), len(listed))
     return tuple(dict.fromkeys(listed))
 

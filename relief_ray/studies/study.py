@@ -37,6 +37,7 @@ from relief_ray.studies.reasons import Reasons, reasons_for, reasons_of
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 from relief_ray.support.files import write_atomic
+from relief_ray.support.table import inline
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -187,10 +188,11 @@ def finished(comparison: Comparison, label: str) -> str:
 
 
 def brief(comparison: Comparison, is_titled: bool) -> str:
-    """The table of the columns that lead, as HTML."""
+    """The table of the columns that lead and the notes on it, as HTML."""
     table = lead_table(comparison).without_blanks().html()
+    notes = ["<ul>", *(f"<li>{inline(note)}</li>" for note in text.notes(comparison)), "</ul>"]
     sentence = [] if len(comparison.rows) < 2 else [f"<p>{' '.join(last_lines(comparison))}</p>"]
-    return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), table, *sentence])
+    return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), table, *notes, *sentence])
 
 
 # The end of a run's folder: ``-f0-s1``.

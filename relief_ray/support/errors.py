@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+_MANY = 4  # more numbers than these are named by their spans
+
 
 def listed(values: Iterable[object]) -> str:
     """Join values in words: ``0, 1 and 2``."""
@@ -20,9 +22,10 @@ def listed(values: Iterable[object]) -> str:
 
 
 def several(noun: str, values: Iterable[int]) -> str:
-    """Name numbered things once each: ``fold 0``, ``folds 0, 1 and 2``."""
+    """Name numbered things once each: ``fold 0``, ``folds 0, 1 and 2``, ``seeds 0-4 and 7``."""
     distinct = sorted(set(values))
-    return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
+    texts = spans(distinct).split(", ") if len(distinct) > _MANY else distinct
+    return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(texts)}"
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -288,8 +288,8 @@ def as_csv(rows: Iterable[Sequence[Number]]) -> str:
 
 
 def inline(text: str) -> str:
-    """HTML of a text: escaped, ``code`` marked up; minus signs before digits; ``%`` stays with its number."""
-    safe = re.sub(r"(?<![\w.`])-(?=\d)", MINUS, escape(visible(text)))
+    """HTML of a text: escaped, ``code`` marked up; minus signs before digits, not in ``a=-1``; ``%`` at its number."""
+    safe = re.sub(r"(?<![\w.`=])-(?=\d)", MINUS, escape(visible(text)))
     safe = re.sub(r"(?<=\d) (?=%)", "&nbsp;", safe)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
 
@@ -305,7 +305,7 @@ def marked(text: str) -> str:
 def latex(text: str) -> str:
     """LaTeX of a text: escaped, ``code`` in a typewriter, a sign that T1 fonts may lack by its number."""
     safe = "".join(_LATEX.get(c) or (c if ord(c) < 0x180 or c in "†‡–—…•‘’“”" else f"U+{ord(c):04X}") for c in text)
-    safe = re.sub(r"(?<![\w.`])-(?=\d)", "$-$", safe)
+    safe = re.sub(r"(?<![\w.`=])-(?=\d)", "$-$", safe)
     return re.sub(r"`([^`]+)`", r"\\texttt{\1}", safe)
 
 

@@ -98,6 +98,8 @@ BAD = [
     ({"training": {"lr": 0}}, "training.lr = 0: "),
     ({"training": {"lr": float("nan")}}, "training.lr = nan: "),
     ({"runtime": {"mirror": "memory://x"}}, "runtime.mirror = 'memory://x': a store that ends with this process"),
+    ({"runtime": {"mirror": "dir::memory://b/x"}}, "runtime.mirror = 'dir::memory://b/x': several stores in a chain; "),
+    ({"runtime": {"mirror": "simplecache::memory://x"}}, "several stores in a chain; expected one that stays"),
     ({"training": {"missing": "drop"}}, "training.missing = 'drop': expected one of zero_input, zero_feature"),
     ({"training": {"engine": "turbo"}}, "training.engine = 'turbo': "),
     ({"evaluation": {"every": 0}}, "evaluation.every = 0: "),

@@ -1,6 +1,8 @@
 """A user's loader whose description or recordings contradict themselves is refused; files are taken from one folder."""
 
+import io
 import re
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from relief_ray.conformance.datasets import check_loader
 from relief_ray.data import load_dataset
-from relief_ray.data.checks import in_words, recording_violations, refuse, spec_violations
+from relief_ray.data.checks import in_words, recording_violations, refuse, spec_violations, with_own_types
 from relief_ray.data.dataset import locate
 from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
-from relief_ray.data.registry import DATASETS, get_loader, get_spec
-from relief_ray.support.errors import UserError
+from relief_ray.data.registry import DATASETS, get_loader, get_spec, load_own
+from relief_ray.plugins.blame import staying
+from relief_ray.support.errors import UserCodeError, UserError
 from tests.data.formats import mhealth_partial
 from tests.loaders import BROKEN, SHIFTED, write_lab, write_people
 
@@ -53,7 +57,7 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
                 "channels",
                 f"modalities has the name {re.escape(repr(name))}, exp",
             )
-            for name in ("acc+gyro", "a|b", "a.b", "a b", "a,b", "a=b", "a/b", "", "-a", "a:b", "a[1]", "a\n")
+            for name in ("acc+gyro", "a|b", "a.b", "a b", "a,b", "a=b", "a/b", "", "-a", "a:b", "a[1]", "a\n", "all")
         ),
         ({"modalities": (("acc", 0), ("gyro", 3))}, "channels", "modality 'acc' has 0 channels"),
         ({"modalities": (), "max_abs": ()}, "channels", "modalities is empty"),
@@ -66,6 +70,11 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
         ({"max_nan_share": 1.0}, "description", "max_nan_share = 1, expected a share"),
         ({"lacks": (3, "acc")}, "description", r"lacks = \[3, 'acc'\]: expected an object"),
         ({"null_labels": 0}, "description", r"null_labels = 0: expected a tuple; .* ends with a comma: \(0,\)"),
+        ({"member": "a{99999999999}"}, "description", r"member = 'a.99999999999.' is no regular expression \(the rep"),
+        ({"window_s": float("nan")}, "rates", "window_s = nan, expected seconds above 0"),
+        ({"max_abs": np.array([20.0])}, "channels", "max_abs has 1 values for 2 modalities"),
+        ({"subjects": np.arange(0)}, "subjects", "subjects is empty"),
+        ({"modalities": np.array([("acc", 0), ("gyro", 3)], object)}, "channels", "modality 'acc' has 0 channels"),
         ({"rate_hz": "50"}, "description", r"rate_hz = '50': expected a valid integer"),
         ({"labels": (True, *range(2, 13))}, "description", r"labels\[0\] = True: expected a valid integer"),
         ({"subjects": (object(), 2)}, "description", r"subjects\[0\] = .*object.*: expected a valid integer"),
@@ -74,6 +83,7 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
             "description",
             r"modalities\[0\]\[1\] = 3\.5: expected a valid int",
         ),
+        ({"lacks": {(1,): ("acc",)}}, "description", "a field of DatasetSpec: keys must be str, int, .*"),
         ({"lacks": {11: ("acc",)}}, "description", r"lacks\[11\] = \('acc',\): there is no subject 11"),
         ({"lacks": {1: "acc"}}, "description", r"lacks\['1'\] = 'acc': expected a tuple; .*: \('acc',\)"),
         (
@@ -94,6 +104,21 @@ def test_contradictions_of_a_description(changed: dict[str, object], rule: str, 
     assert [fault.rule for fault in faults] == [rule]
     with pytest.raises(UserError, match=rf"(?s)lab: 1 error\n  {rule}: {said}.*\n    fix: "):
         refuse("lab", faults)
+
+
+def test_arrays_and_patterns_are_taken_as_tuples_and_texts() -> None:
+    changed = {
+        "subjects": np.arange(1, 5),
+        "labels": np.array(SPEC.labels),
+        "classes": np.array(SPEC.classes),
+        "modalities": np.array(SPEC.modalities, object),
+        "max_abs": np.array([20.0, 20.0]),
+        "null_labels": np.array([0]),
+        "member": re.compile(SPEC.member),
+    }
+    spec = replace(SPEC, **changed)
+    assert spec_violations(spec) == []
+    assert with_own_types(spec) == replace(SPEC, subjects=(1, 2, 3, 4), max_abs=(20.0, 20.0), null_labels=(0,))
 
 
 @pytest.fixture
@@ -118,8 +143,13 @@ def changed_signal(value: float) -> np.ndarray:
     ("changed", "rule", "said"),
     [
         ({"subject": 4}, "subjects", "parse() returned subject 4, expected 3"),
+        ({"subject": "3"}, "subjects", "parse() returned subject '3', expected 3"),
+        ({"subject": np.array([3, 3])}, "subjects", "parse() returned subject array([3, 3]), expected 3"),
+        ({"synthetic": "no"}, "description", "synthetic is 'no', expected True or False"),
+        ({"facts": {1: 2}}, "description", "facts are {1: 2}, expected a mapping from names to findings"),
         ({"signal": np.ones((100, 5), np.float32)}, "channels", "the signal has 5 channels, but modalities declare 6"),
         ({"signal": np.ones(100, np.float32)}, "channels", "signal has shape (100,), expected (rows, 6)"),
+        ({"signal": np.ones((6, 100), np.float32)}, "channels", "expected rows x channels; transpose it (signal.T)"),
         ({"labels": np.ones(90, np.int16)}, "labels", "labels have shape (90,) for 100 rows"),
         ({"labels": np.ones(100, np.float32)}, "labels", "labels are float32, expected integers"),
         ({"labels": np.repeat(np.int16([1, 13]), [80, 20])}, "labels", "code 13 in 20 rows of 100"),
@@ -140,7 +170,7 @@ def changed_signal(value: float) -> np.ndarray:
         ({"signal": changed_signal(0.0).astype(object)}, "channels", "signal are object, expected numbers"),
         ({"labels": [1] * 100}, "labels", "labels are of type list, expected integers in a numpy array: np.asarray("),
         ({"bouts": np.array([[0.0, 100.0]])}, "bouts", "bouts are float64, expected integers"),
-        ({"facts": [1]}, "description", "facts are of type list, expected a mapping"),
+        ({"facts": [1]}, "description", "facts are [1], expected a mapping"),
         (
             {"signal": np.where(changed_signal(0.0) == 0, 1e39, 1.0)},
             "finite",
@@ -205,6 +235,54 @@ def test_an_error_inside_a_loader_names_its_line(lab) -> None:
     path = lab("def mine(spec, members, path, subject):\n    return {}['sgnal']\nMINE = replace(GOOD, parse=mine)")
     with pytest.raises(UserError, match=r"parse\(\) of subject 1 fails with KeyError: 'sgnal' \(.*\.py, line \d+\)"):
         load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        ('MINE = Loader(spec={"name": "x"}, files=files, parse=parse)', "its `spec` is a dict, expected a DatasetSpec"),
+        ("MINE = Loader(spec=None, files=files, parse=parse)", "its `spec` is a NoneType, expected a DatasetSpec"),
+        *(
+            (
+                f"MINE = replace(GOOD, files=lambda spec, subject: {given})",
+                r"files\(\) returned .* for subject 1, expected a",
+            )
+            for given in ('f"person{subject}.npy"', "[Path('person1.npy')]", "[subject]", "None", "[]", "4")
+        ),
+    ],
+)
+def test_a_loader_of_other_kinds_is_refused(lab, mine: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load_dataset(lab(mine))
+
+
+def test_conformance_judges_a_description_of_arrays_as_one_of_tuples(lab) -> None:
+    path = lab("MINE = replace(GOOD, spec=replace(SPEC, subjects=np.arange(1, 5), labels=np.array([1, 2, 3])))")
+    assert load_own(path).spec == get_spec(path)
+    assert all(verdict.status == "kept" for verdict in check_loader(load_own(path), {}))
+
+
+def test_numbers_of_numpy_are_taken_as_pythons(lab) -> None:
+    mine = 'parse(*given), subject=np.int64(given[3]), synthetic=np.bool_(False), facts={"gaps": np.int64(3)})'
+    dataset = load_dataset(lab(f"MINE = replace(GOOD, parse=lambda *given: replace({mine})"))
+    assert dataset.origin == "real" and dataset.facts["2"] == {"gaps": 3}
+    assert [row["subject"] for row in dataset.sensors][:4] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("os._exit(0)", r"ended the process \(os\._exit\(0\)\), expected that it returns"),
+        ("sys.exit(0)", r"ended the process \(sys\.exit\(0\)\), expected that it returns"),
+        ("sys.stdout.close()", "closed sys.stdout, expected that it stays open"),
+    ],
+)
+@pytest.mark.parametrize("function", ["parse", "files"])
+def test_a_loader_that_ends_or_spoils_the_process_is_refused(lab, monkeypatch, line, said, function: str) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    mine = f"import os, sys\ndef mine(*given):\n    {line}\nMINE = replace(GOOD, {function}=mine)"
+    with staying(), pytest.raises(UserCodeError, match=rf"{function}\(\).* {said} \(.*\.py, line \d+, in mine\)"):
+        load_dataset(lab(mine))
 
 
 def test_a_sound_loader_is_loaded(lab) -> None:

@@ -116,6 +116,51 @@ def test_a_file_that_the_pattern_does_not_match_is_not_called_missing(tmp_path: 
         narrow(own, find_source(own, tmp_path), ends)
 
 
+def copies(root: Path, kinds: dict[str, str]) -> None:
+    """Places of two files each: a folder, a zip or one that lacks a file, all with these bytes."""
+    for name, content in kinds.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        ends = [f"mHealth_subject{number}.log" for number in (1, 2)][: 1 if content == "half" else 2]
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(root / name, "w") as out:
+                for end in ends:
+                    out.writestr(f"MHEALTHDATASET/{end}", content)
+        else:
+            for end in ends:
+                put(root / name / "MHEALTHDATASET", int(end[-5]))
+                (root / name / "MHEALTHDATASET" / end).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "taken"),
+    [
+        ({"mhealth_a": "rows", "mhealth_b": "rowz"}, ("mhealth_a/MHEALTHDATASET", "mhealth_b/MHEALTHDATASET")),
+        (
+            {"mhealth": "rows", "mhealth_old.zip": "others"},
+            ("mhealth/MHEALTHDATASET", "mhealth_old.zip/MHEALTHDATASET"),
+        ),
+        ({"mhealth": "rows", "mhealth/old.zip": "rowz"}, ("mhealth/MHEALTHDATASET", "mhealth/old.zip/MHEALTHDATASET")),
+        ({"mhealth": "rows", "mhealth/mhealth.zip": "rows"}, "mhealth"),
+        ({"mhealth_a": "half", "mhealth_b": "rows"}, "mhealth_b"),
+        ({"mhealth_a": "rows", "mhealth_b": "half"}, "mhealth_a"),
+        ({"mhealth": "rows", "backup": "others"}, "mhealth"),
+    ],
+)
+@pytest.mark.parametrize("name", ["mhealth", "mine:MINE"])
+def test_two_whole_copies_have_the_same_bytes(tmp_path: Path, kinds, taken, name: str) -> None:
+    """Of a built-in dataset and of a user's own: else both are named; one that lacks a file is none."""
+    copies(tmp_path, kinds)
+    spec, expected = replace(MHEALTH, name=name), ["mHealth_subject1.log", "mHealth_subject2.log"]
+    if isinstance(taken, str):
+        assert find_source(spec, tmp_path, expected).path == tmp_path / taken
+        return
+    both = " and ".join(re.escape(str(tmp_path / place)) for place in taken)
+    with pytest.raises(
+        UserError, match=rf"{both} each hold all of its 2 files, but mHealth_subject1\.log, mHealth.* with"
+    ):
+        find_source(spec, tmp_path, expected)
+
+
 def test_real_before_synthetic(tmp_path: Path) -> None:
     made = put(tmp_path / "a_mhealth_SYNTHETIC")
     (made / MARKER).write_text(json.dumps({"origin": "SYNTHETIC"}))

@@ -1,5 +1,6 @@
 """A file that a loader opens by itself is refused by name: the cache would not notice a change of it."""
 
+import py_compile
 import sqlite3
 import sys
 import zipfile
@@ -74,6 +75,33 @@ def test_it_is_refused_by_name(lab, tmp_path: Path, monkeypatch, opening: str) -
         load_dataset(path)
 
 
+TABLE_ELSEWHERE = 'import importlib.util as u; s = u.spec_from_file_location("t", HERE / "else" / "table_of_mine.py"); '
+
+
+@pytest.mark.parametrize(
+    ("opening", "name"),
+    [
+        ('import importlib; importlib.import_module("table_of_mine")', "table_of_mine"),
+        ('import importlib; importlib.import_module("else.table_of_mine")', "else/table_of_mine"),
+        (TABLE_ELSEWHERE + "s.loader.exec_module(u.module_from_spec(s))", "else/table_of_mine"),
+        ('import runpy; runpy.run_path(str(path / "table_of_mine.py"))', "lab/table_of_mine"),
+        ('exec((HERE / "table_of_mine.py").read_text())', "table_of_mine"),
+    ],
+)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_table_in_a_file_of_code_is_refused_by_name(lab, tmp_path, opening: str, name: str, is_compiled: bool):
+    path = lab(BESIDE.replace("OPEN", opening))
+    for folder in (folder_of(path), folder_of(path) / "else", tmp_path / "lab"):
+        folder.mkdir(exist_ok=True)
+        (folder / "table_of_mine.py").write_text("ROWS = [(0, 400, 1)]\n")
+        if is_compiled:
+            py_compile.compile(str(folder / "table_of_mine.py"))
+    for module in ("table_of_mine", "else.table_of_mine", "else"):
+        sys.modules.pop(module, None)
+    with pytest.raises(UserError, match=rf"parse\(\) of subject 1 opens .*/{name}\.py, expected files that files\(\)"):
+        load_dataset(path)
+
+
 @pytest.mark.parametrize(
     "opening",
     [
@@ -81,15 +109,20 @@ def test_it_is_refused_by_name(lab, tmp_path: Path, monkeypatch, opening: str) -
         'open(HERE / "written.txt", "w").close()',
         "tempfile.TemporaryFile().close()",
         "import turtle_of_mine",
+        'import turtle_of_mine, importlib; importlib.import_module("turtle_of_mine")',
+        "import elsewhere_of_mine as e, linecache; linecache.getline(e.__file__, 1)",
         "import json.tool; open(os.__file__).read()",
         'Path("/proc/self/status").read_text()',
         '(path / "missing.csv").exists()',
     ],
 )
-def test_members_code_and_files_elsewhere_are_not(lab, opening: str) -> None:
+def test_members_code_and_files_elsewhere_are_not(lab, monkeypatch, opening: str) -> None:
     path = lab(BESIDE.replace("OPEN", opening))
     module = folder_of(path)
     (module / "turtle_of_mine.py").write_text("FACTOR = 2\n")
+    (module / "else").mkdir()
+    (module / "else" / "elsewhere_of_mine.py").write_text("FACTOR = 2\n")
+    monkeypatch.syspath_prepend(module / "else")
     assert len(load_dataset(path).labels) == 5200
 
 
@@ -210,7 +243,7 @@ def test_parsing_leaves_torch_as_it_was(lab) -> None:
     ):
         before = torch.relu_
         try:
-            with pytest.raises(UserError, match=rf"parse\(\) leaves .*{what}.* at .*expected .* as before"):
+            with pytest.raises(UserError, match=rf"parse\(\).* (leaves|left) .*{what}.* at .*expected .*"):
                 load_dataset(lab(BESIDE.replace("OPEN", f"import torch; {change}")))
         finally:
             torch.relu_ = before

@@ -76,6 +76,7 @@ def test_rails_by_label_each_once(board, name):
     ("labels", "summed"),
     [
         (("VIN_SYS_5V0", "VDDQ_VDD2_1V8AO"), ("VIN_SYS_5V0",)),
+        (("VIN_SYS_5V0", "VDDQ_VDD2_1V8AO", "VDDQ_VDD2_1V8AO (2)"), ("VIN_SYS_5V0",)),  # two sensors
         (("VDDQ_VDD2_1V8AO",), ("VDDQ_VDD2_1V8AO",)),  # its feeder is not measured
         (("VDD_GPU_SOC", "VDD_CPU_CV"), ("VDD_GPU_SOC", "VDD_CPU_CV")),
         (("VDD_CPU_GPU_CV", "VDD_IN", "VDDQ_VDD2_1V8AO"), ("VDD_IN",)),

@@ -22,6 +22,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
+from tests.sealed import change_run
 
 # All, those of the clients, each alone: acc alone is both.
 SETS = [("acc", "gyro", "mag"), ("acc", "gyro"), ("acc",), ("gyro",), ("mag",)]
@@ -168,8 +169,30 @@ def test_unknown_sensors_are_refused(asked, said, run_of):
 
 def test_a_run_without_checkpoint_is_refused(tmp_path):
     create(config_of("relief"), tmp_path / "run")[1].close()
-    with pytest.raises(UserError, match="no checkpoint yet; finish it with"):
+    with pytest.raises(UserError, match="is interrupted and has no checkpoint yet; go on with: relief-ray resume"):
         evaluate_run(tmp_path / "run")
+
+
+def test_of_a_finished_run_without_checkpoint_the_advice_is_no_resume_of_it(run_of, tmp_path):
+    folder = shutil.copytree(run_of("relief"), tmp_path / "run")
+    shutil.rmtree(folder / checkpoint.FOLDER)
+    for read in (evaluate_run, lambda path: export_model(path, tmp_path / "out")):
+        with pytest.raises(UserError, match=r"is done and has no checkpoint any more; .*remove the run's folder"):
+            read(folder)
+
+
+@pytest.mark.parametrize("status", ["done", "interrupted"])
+@pytest.mark.parametrize("how", ["gone", "a line less", "damaged"])
+def test_a_model_whose_round_has_no_line_is_not_tested(run_of, tmp_path, status, how):
+    folder = shutil.copytree(run_of("relief"), tmp_path / "run")
+    change_run(folder, status=status)
+    ledger = folder / "rounds.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    kept = {"gone": b"", "a line less": b"".join(lines[:-1]), "damaged": b"".join(lines)[:-9] + b'"damage"\n'}[how]
+    ledger.write_bytes(kept) if kept else ledger.unlink()
+    for read in (evaluate_run, lambda path: export_model(path, tmp_path / "out")):
+        with pytest.raises(UserError, match=r"rounds.jsonl: .*(restore|damaged)"):
+            read(folder)
 
 
 def test_an_interrupted_run_is_tested_as_far_as_it_is(tmp_path):

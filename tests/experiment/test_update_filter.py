@@ -8,13 +8,15 @@ import pytest
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.update_filter import _reasons
 from relief_ray.records.committed import condense
 from relief_ray.records.facts import Alerts, left_out_of, sentence, summary_line
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import load_runs
-from relief_ray.support.errors import UserError
+from relief_ray.server.aggregation import NOT_FINITE
+from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.refusals import REASONS, Absent, huge, run, run_without, spoiled
@@ -84,6 +86,12 @@ def test_a_round_that_diverges_is_told_what_helps_where_some_updates_are_only_to
     with pytest.raises(RoundVoid, match=r"norm rule.*; where all clients diverge, lower training.lr") as void:
         run(tmp_path / "run", after)
     assert "not finite" in str(void.value)
+
+
+def test_a_lone_client_that_diverges_is_told_what_helps():
+    rejected = {0: LeftOut(cause="update", why=f"group 'fusion.A.acc': {NOT_FINITE}")}
+    fix = "where all clients diverge, lower training.lr or set training.clip_norm"
+    assert _reasons(rejected).endswith(f"{NOT_FINITE}; {fix}")
 
 
 def test_a_void_round_leaves_its_reason_and_a_later_attempt_takes_it_back(tmp_path):

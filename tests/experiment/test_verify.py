@@ -82,5 +82,7 @@ def test_a_long_first_round_is_not_repeated_and_not_called_verified(write, run_c
 @pytest.mark.ci
 def test_the_metric_that_differs_is_named(write, run_cache, tmp_path) -> None:
     name = write("import random\ndef jitter(confusion):\n    return random.random()\n")
-    with pytest.warns(UserWarning, match="own code: differs in jitter, of equal models"):
+    with pytest.warns(
+        UserWarning, match="own code: differs in jitter, of equal models; likely random numbers without a seed"
+    ):
         rr.run("quick", strategies="fedavg", metrics=[f"{name}:jitter"], out=tmp_path / "s", **WORDS)

@@ -1,16 +1,20 @@
 """A user's own strategy by import path: found, checked, stored, recognised by its sources."""
 
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from actors.commands.config import explain_command
 from actors.commands.fleet import show
 from actors.commands.results import compare_command
 from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.core.client import LocalStep
 from relief_ray.experiment.lifecycle import reopen
+from relief_ray.plugins.blame import text_of
 from relief_ray.plugins.load import digests, is_own, load, path_of, sources
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.records.identity import other_program
@@ -32,6 +36,13 @@ from tune_configs.registry import load_grid
 pytestmark = pytest.mark.usefixtures("run_cache")
 
 
+@pytest.fixture
+def as_torch_is():
+    yield
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+
+
 def with_strategy(strategy, **more):
     return parse({**BASE, "strategy": strategy, **more})
 
@@ -46,6 +57,39 @@ def test_a_strategy_by_import_path_with_a_field_of_its_own(write):
     assert stored["strategy"] == {"name": path, "weighting": "uniform", "alpha": 0.25}
     assert parse(stored) == config and parse(stored).identity() == config.identity()
     assert parse(override(values, ["strategy.alpha=1"])).identity() != config.identity()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("beta = 0.9", "field beta has no type, expected one: write it as in `beta: float = 0.9`"),
+        ("weighting = 'samples'", "field weighting has no type, expected one"),
+        ("beta: float = 0.9\n\n\nMADE = Mine(beta='big')", "Mine: beta = 'big': expected a valid number"),
+    ],
+)
+def test_a_wrong_field_is_named_in_our_words(write, line, words):
+    name = write(f"from relief_ray import FedAvg\n\n\nclass Mine(FedAvg):\n    {line}\n")
+    with pytest.raises(UserError) as raised:
+        load(f"{name}:Mine", "strategy")
+    assert words in str(raised.value) and "pydantic.dev" not in str(raised.value)
+
+
+def test_a_wrong_value_of_an_own_class_is_refused_where_it_is_written_and_a_right_one_taken():
+    class Prox(FedAvg):
+        mu: float = 0.1
+
+    with pytest.raises(UserError, match=r"^Prox: mu = 'big': expected a valid number"):
+        Prox(mu="big")
+    assert (Prox(mu=1).mu, Prox().mu, Prox(mu=0.5).model_copy(update={"mu": 2.0}).mu) == (1.0, 0.1, 2.0)
+
+
+def test_what_an_object_has_is_listed_where_it_lacks_an_attribute():
+    step = LocalStep(logits=torch.ones(1), labels=torch.ones(1), taps={}, params={}, start={}, args={})
+    with pytest.raises(AttributeError) as raised:
+        step.x  # noqa: B018
+    assert text_of(raised.value).endswith(
+        "no attribute 'x'; it has logits, labels, taps, params, start, args and cross_entropy"
+    )
 
 
 def test_an_instance_may_be_varied(write):
@@ -85,12 +129,28 @@ def test_a_built_in_method_by_import_path_is_built_in():
         ("{}:Mine", "import sys\nsys.exit(0)\n", r"fails with SystemExit: 0 .*\.py, line 2"),
         ("{}:Mine", "import os\nos._exit(0)\n", r"fails with SystemExit: os\._exit\(0\) .*\.py, line 2"),
         ("{}:Mine", "from os import _exit as end\nend(3)\n", r"fails with SystemExit: os\._exit\(3\) .*\.py, line 2"),
+        (
+            "{}:Mine",
+            "import torch\ntorch.set_grad_enabled(False)\n",
+            r"importing 'own_\d+' changes this process: torch: its gradients are.* \(.*own_\d+\.py\); mend the file",
+        ),
+        (
+            "{}:Mine",
+            "import torch\ntorch.set_default_dtype(torch.float64)\n",
+            r"changes this process: torch: its default type is torch.float64, expected torch.float32",
+        ),
+        (
+            "{}:Mine",
+            "import sys\nsys.stdout.close()\n",
+            r"changes this process: closed sys.stdout, expected that it stays open \(.*own_\d+\.py\); mend the file",
+        ),
         ("{}:Mine", "raise SystemExit\n", r"fails with SystemExit: .*\.py, line 1"),
         ("{}:Mine", "class Mine:\n    pass\n", r"found class Mine, expected a subclass of .*common\.StrategyConfig"),
         ("{}:Mine", "Mine = 3\n", "found a int, expected a subclass of"),
     ],
 )
-def test_what_is_wrong_with_a_path_is_said_in_one_line(write, path, text, message):
+def test_what_is_wrong_with_a_path_is_said_in_one_line(write, monkeypatch, as_torch_is, path, text, message):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
     with pytest.raises(UserError, match=message) as caught:
         with_strategy(path.format(write(text)))
     assert str(caught.value).startswith("configuration: strategy") and "\n" not in str(caught.value)
@@ -117,6 +177,15 @@ def test_a_file_in_the_current_folder_never_stands_in_for_an_installed_module(wr
     import json as installed
 
     assert load("json:dumps", "x") is installed.dumps and sys.path[-1] == str(Path.cwd())
+
+
+@pytest.mark.parametrize("name", ["json", "colorsys", "time", "torch"])
+def test_a_file_behind_another_module_of_its_name_is_told_to_be_renamed(write, name):
+    write(METHOD, name)
+    with pytest.raises(
+        UserError, match=rf"no 'Mine'; {name}.py is a file here, but another module .* \(.*\); rename the f"
+    ):
+        with_strategy(f"{name}:Mine")
 
 
 def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):

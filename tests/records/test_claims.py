@@ -51,7 +51,10 @@ def test_a_file_in_words(tmp_path):
         ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
         (HEAD + "  - {first: v1, seconds: v2}\n", "unknown key 'claims.0.seconds' (did you mean 'second'?)"),
         ("data: [", "cannot be read as YAML"),
-        ("- 1\n", "c.yaml: holds [1]: expected a mapping"),
+        ("- 1\n", "c.yaml: holds [1]: expected a mapping, e.g. "),
+        ("- {first: v1, second: v2}\n", "expected a mapping, e.g. "),
+        ("x\n", "c.yaml: holds 'x': expected a mapping, e.g. "),
+        ("", "expected a mapping, e.g. "),
         (HEAD + "  - 1\n", "c.yaml: claims.0 = 1: expected a mapping"),
     ],
 )
@@ -60,6 +63,9 @@ def test_what_is_wrong_is_named_and_nothing_else(text, words):
         parse_claims(text.encode(), "c.yaml")
     assert words in str(error.value) and str(error.value).startswith("c.yaml: ")
     assert "item" not in str(error.value), "a list with a wrong claim is not empty"
+    _, has_example, example = str(error.value).partition("e.g. ")
+    file = example if example.startswith("claims") else f"claims: [{example}]"
+    assert not has_example or parse_claims(file.encode(), "c.yaml").claims, "the example is a file, or a claim"
 
 
 def test_a_plan_takes_claims_in_before_its_first_cell_alone(tmp_path):

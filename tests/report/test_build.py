@@ -55,6 +55,19 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual_report):
     assert usual_report.lead == "a grid: 6 cells, all done, 1 setting." and usual_report.title == "Results on DSA"
 
 
+def test_the_settings_have_the_users_own_fields_and_device_types(make, put_on, inventory_of):
+    """Where nothing was fitted to the paper's figures, no sentence says so."""
+    strategy, fleet = {"name": "mine:Mine", "beta": 0.9}, {"types": {"hub": {"tops": 20.0, "active_power_w": 9.0}}}
+    extra = {"strategy": strategy, "fleet": fleet, "data": {"name": "own:DATA", "split": "within_subject"}}
+    document = build(
+        inventory_of([make("mine", extra=extra), make("fedavg", extra=extra | {"strategy": {"name": "fedavg"}})])
+    )
+    rows = {row.name: row.cells[0].text for row in sheet(document, "settings").rows}
+    assert (rows["`mine`.beta"], rows["`mine`.name"]) == ("0.9", "mine:Mine")
+    assert (rows["fleet.types.hub.tops"], rows["fleet.types.hub.active_power_w"]) == ("20", "9")
+    assert not any("fedavg" in name for name in rows) and "FITTED" not in html(document, {})
+
+
 def test_results_come_first_and_what_they_rest_on_last(usual, registry):
     document = build(usual, registry({"first": "v1", "second": "fedavg"}))
     first, *_, last = document.sections

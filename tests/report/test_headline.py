@@ -65,10 +65,25 @@ def test_an_interval_names_the_people_that_it_is_about(make):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "said"), [((5, 5, 5), "on one partition of the windows,"), ((0, 1, 2), "and partitions of the windows,")]
+    ("data", "seeds", "said"),
+    [
+        ({"partition": "dirichlet"}, (5, 5, 5), "on one partition of the windows,"),
+        ({"partition": "dirichlet"}, (0, 1, 2), "and partitions of the windows,"),
+        ({"split": "random_leaky"}, (0, 0, 0), "on one random split of the windows,"),
+        (
+            {"split": "random_leaky", "partition": "quantity"},
+            (0, 1, 2),
+            "and random splits and partitions of the windows,",
+        ),
+        (
+            {"split": "random_leaky", "partition": "quantity"},
+            (5, 5, 5),
+            "on one random split and partition of the windows,",
+        ),
+    ],
 )
-def test_an_interval_says_whether_partitions_were_drawn_anew(make, seeds, said):
-    drawn = [{"data": {"partition": "dirichlet", "seed": seed}} for seed in seeds]
+def test_an_interval_says_whether_windows_were_dealt_anew(make, data, seeds, said):
+    drawn = [{"data": {**data, "seed": seed}} for seed in seeds]
     runs = [make("fedavg", seed=seed, extra=drawn[seed]) for seed in range(3)]
     runs += [make("fedprox", seed=seed, extra=drawn[seed], scores=(0.5, 0.61 + 0.01 * seed)) for seed in range(3)]
     assert whose_intervals(compare_runs(runs)).startswith(
@@ -81,9 +96,17 @@ def test_the_same_time_is_that_of_the_column(make):
     runs = [make("fedavg"), make("mine", scores=(0.7, 0.65)), make("relief", round_s=1.0)]
     beside = compare_runs(runs)
     assert beside.row("mine").mean("f1_at_seconds_percent") == pytest.approx(70.0)
-    said = "after the same time its F1 is 20.0 points higher (1 run), after as many rounds 5.0 points higher (1 run)"
+    said = "2.00 times as fast as fedavg, with as many joules; after the same time its F1 is 10.0 points higher"
     assert said in headline(beside)
+    assert "mine is as fast as fedavg, with as many joules; after as many rounds its F1 is 5.0" in headline(beside)
     assert "after the same time and number of rounds its F1 is 5.0 points higher" in headline(compare_runs(runs[:2]))
+
+
+def test_of_a_method_as_fast_within_rounding_one_difference_is_said(make):
+    nearly = make("mine", scores=(0.5, 0.7), round_s=2.004)
+    assert headline(compare_runs([make("fedavg"), nearly])).endswith(
+        "mine is as fast as fedavg, with as many joules; after as many rounds its F1 is 10.0 points higher (1 run)."
+    )
 
 
 def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):

@@ -3,6 +3,9 @@
 import hashlib
 from dataclasses import replace
 
+from relief_ray.conformance.rules import RULES, Verdict
+from relief_ray.conformance.trial import Conformance, concluded
+from relief_ray.plugins.load import digests
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.remarks import STAND_IN, caption, remarks, stand_ins
 from relief_ray.strategies import PRESETS
@@ -112,6 +115,34 @@ def test_methods_whose_own_file_has_changed_are_named(make, tmp_path, monkeypatc
     file.write_text("trim = 0.3\n")
     (line,) = lines("has changed", make("fedavg"), run)
     assert line.startswith("trim_k.py has changed since trimmed was computed") and "--rerun-stale" in line
+
+
+def test_conformances_last_verdict_is_told_of_the_very_file_that_a_run_was_computed_with(
+    make, tmp_path, monkeypatch, write
+):
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path / "cache"))
+    name = write("class Mine: ...\n")
+    words = {"name": f"{name}:Mine (fedavg)", "heading": "", "about": {}, "verdicts": (), "rules": RULES}
+
+    def judged(status):
+        concluded(Conformance(**words), [Verdict(rule="purity", status=status)])
+
+    def told():
+        loaded = make("mine")
+        config = {**loaded.run.config, "strategy": {"name": f"{name}:Mine"}}
+        run = loaded.run.model_copy(update={"own_sources": began, "config": config})
+        return lines("relief-ray conformance", make("fedavg"), replace(loaded, run=run))
+
+    began = digests([name])
+    assert told() == [], "never judged"
+    judged("kept")
+    judged("broken")
+    (line,) = told()
+    assert line.endswith(f"on the same file: {name}:Mine (fedavg): breaks purity; 0 kept, 0 not judged")
+    write("class Mine: v = 2\n", name)
+    assert told() == [line], "of the file as it was"
+    began = digests([name])
+    assert told() == [], "another file"
 
 
 def test_the_head_line_says_how_often_runs_were_tested(make, put_on):

@@ -140,6 +140,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"strategies": [3]}, "strategies: found int 3; expected a method's name"),
         ("demo", {"strategies": "relief", "set": {"strategy": "v1"}}, "choose the same; leave one of them out"),
         ("demo", {"seeds": -1}, r"seeds=-1: expected a list of numbers from 0 on, e.g. seeds=\[0, 1\]"),
+        ("demo", {"seeds": "0..2"}, r"seeds='0..2': expected a list .*, e.g. seeds=\[0, 1\] or seeds=range\(3\)"),
         ("demo", {"seeds": "0"}, "seeds='0': found one number; expected a list: seeds"),
         ("demo", {"seeds": np.int64(3)}, r"seeds=3: could be 3 seeds"),
         ("demo", {"seeds": np.array([0.5])}, r"seeds=\[np.float64\(0.5\)\]: expected a list of numbers"),
@@ -179,6 +180,15 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, target, words, message):
     with pytest.raises(rr.UserError, match=message):
         cells(tmp_path, target, **words)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", [{}, {"on": "ray", "set": {"runtime.mode": "inline"}}])
+def test_the_address_of_a_cluster_that_no_run_reads_is_refused(tmp_path, words):
+    with pytest.raises(
+        rr.UserError, match=r"127.0.0.1:9.*a run with .*does not read it; .*packed.* and on='ray'\), or no"
+    ):
+        rr.run("quick", runtime={"address": "127.0.0.1:9"}, out=tmp_path / "new", **words)
     assert not (tmp_path / "new").exists()
 
 

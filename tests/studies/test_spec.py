@@ -9,7 +9,7 @@ from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import BOUNDS
 from relief_ray.studies.plan import load_spec
 from relief_ray.studies.spec import DATASETS, Axis, Level, Spec, points
-from tests.plans import cells_of
+from tests.plans import cells_of, planned
 from tune_configs.registry import GRIDS, load_grid
 
 
@@ -110,6 +110,22 @@ def test_seeds_that_a_grid_names_replace_replicates():
 def test_every_grid_runs_on_dsa_too():
     assert set(GRIDS) == {load_grid(name).name for name in GRIDS}
     assert DATASETS["dsa"].folds == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ([], []),
+        (["data.leave_out=1"], ["subjects 5, 6, 7 and 8, expected everybody: --set 'folds=[0, 1, 2, 3, 4, 5, 6, 7]'"]),
+        (["folds=[0,2]"], ["subjects 3, 4, 7 and 8, expected everybody: --set 'folds=[0, 1, 2, 3]'"]),
+        (["folds=[3]"], []),
+        (["data.split=within_subject"], []),
+    ],
+)
+def test_people_whom_no_fold_of_a_study_tests_are_told(settings, told, tmp_path):
+    """`demo` has the folds 0 to 3, whatever the number of people; one fold is a choice."""
+    plan = planned("demo", tmp_path, *settings)
+    assert plan.untested() == [f"data dsa_mini: no fold of this study tests {text}" for text in told]
 
 
 def test_folds_follow_how_many_people_each_holds_out():

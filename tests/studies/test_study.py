@@ -274,6 +274,7 @@ def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
 def test_what_a_notebook_shows_of_a_study(small_study):
     shown = small_study._repr_html_()
     assert "4 runs (4 done)" in shown and "<th scope='row'>relief</th>" in shown
+    assert "<li>data dsa_mini: subjects 1 and 6: acc, gyro and mag are 0" in shown, "warnings of the terminal"
     assert repr(small_study).startswith("<Study quick: 4 runs (4 done) in ")
 
 

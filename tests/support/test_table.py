@@ -26,6 +26,7 @@ def test_special_characters_survive_every_format():
 
 def test_a_hyphen_inside_a_word_or_code_is_no_minus():
     assert inline("seed-0 `a-1` 3-4") == "seed-0 <code>a-1</code> 3-4"
+    assert inline("Mine (beta=-0.5)") == latex("Mine (beta=-0.5)") == "Mine (beta=-0.5)", "a name is copied as typed"
 
 
 def test_the_usual_origin_stands_in_the_heading_others_in_their_cell():

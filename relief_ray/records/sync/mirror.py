@@ -52,7 +52,7 @@ _EXAMPLES: Final = "SCHEME://.., e.g. s3://bucket/folder or file:///mnt/disk/fol
 
 def is_uri(text: str) -> bool:
     """True for ``s3://bucket/runs``, False for a path."""
-    return "://" in text
+    return "://" in text[1:]
 
 
 class MirrorStore:
@@ -72,14 +72,14 @@ class MirrorStore:
             UserError: no URI, an unknown scheme, or a scheme whose library is not installed.
         """
         self.name = mask_text(uri.rstrip("/"))
-        if not is_uri(uri):
-            raise UserError(f"runtime.mirror = {uri!r}: not the address of a store; expected {_EXAMPLES}")
+        if not is_uri(uri) or "::" in uri:
+            raise UserError(f"runtime.mirror = {self.name!r}: not the address of one store; expected {_EXAMPLES}")
         mask_logs()
         # Seldom needed: the command line is quick without it.
         fsspec: Any = importlib.import_module("fsspec")
         try:
             self._fs, root = fsspec.core.url_to_fs(uri.rstrip("/"))
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # whatever a store raises
             raise UserError(
                 f"runtime.mirror = {self.name!r}: cannot be used ({first_line(error)}); expected {_EXAMPLES}, "
                 "with the library for that kind of store installed in this environment"
@@ -196,7 +196,7 @@ class Contents(NamedTuple):
     data: bytes
 
 
-def _whole_generation(folder: Path) -> dict[str, Contents] | None:
+def whole_generation(folder: Path) -> dict[str, Contents] | None:
     """Contents of a checkpoint's files by name; None where they do not match their sha256s, or one is not there."""
     files = {name: content for name in checkpoint.FILES if (content := _read(folder / name)) is not None}
     return files if checkpoint.is_whole({name: content.data for name, content in files.items()}) else None
@@ -332,7 +332,7 @@ class Mirror(Target):
         folder = self._root / cell
         run, error = _read(folder / RUN_FILE), _read(folder / ERROR_FILE)
         newest = next(iter(checkpoint.generations(folder)), None)
-        generation = None if newest is None else _whole_generation(newest)
+        generation = None if newest is None else whole_generation(newest)
         ledger = _read(folder / ROUNDS_FILE)
         if run is not None:
             self._take_other_away(cell, run.data)
@@ -535,7 +535,7 @@ def _check_run(folder: Path, part: Path) -> list[str]:
     notes = []
     for generation in checkpoint.generations(folder):
         name = generation.relative_to(part)
-        if _whole_generation(generation) is None:
+        if whole_generation(generation) is None:
             notes.append(f"{name}: does not match its sha256; left out")
         elif checkpoint.round_of(generation) > last:
             notes.append(f"{name}: the ledger ends with round {last}; left out")

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import Field, JsonValue
 
 from relief_ray.records.cells import PLAN_FILE, read_plan_file, refuse_contradicted, refuse_linked
-from relief_ray.records.checkpoint import generations
+from relief_ray.records.checkpoint import AGAIN, generations
 from relief_ray.records.facts import sentence
 from relief_ray.records.identity import flat, foreign, why_foreign
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
@@ -42,6 +42,7 @@ from relief_ray.records.schema import (
     read_page,
     section,
 )
+from relief_ray.records.sync.mirror import whole_generation
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import move, opened, refuse_links, write_atomic
@@ -259,7 +260,8 @@ class MlflowRun:
             UserError: a finished run's records contradict each other.
         """
         run = read_run(self._folder)
-        refuse_contradicted(self._folder, run)
+        if run.status == "done":
+            refuse_contradicted(self._folder, run)
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
         self._tag_end(ending_tags(run))
@@ -282,9 +284,15 @@ class MlflowRun:
         self._tags = (self._tags - earlier) | tags.keys()
 
     def _log_model(self) -> None:
-        """Copy the newest checkpoint: the server's tensors as safetensors, and their description."""
+        """Copy the newest checkpoint: the server's tensors as safetensors, and their description.
+
+        Raises:
+            UserError: it is damaged.
+        """
         if section(self._record.config, "tracking").get("model"):
             for newest in generations(self._folder)[:1]:
+                if whole_generation(newest) is None:
+                    raise UserError(f"{newest}: does not match its sha256, expected a whole checkpoint; {AGAIN}")
                 self._client.log_artifacts(self.run_id, str(newest), "model")
 
     def failed(self, error: Exception) -> bool:
@@ -364,7 +372,8 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
     except UserError:
         raise
     except Exception as error:
-        remedy = "expected a reachable MLflow store; start it, or name another"
+        made = "expected a database that MLflow made and that you may write; move that file away"
+        remedy = f"{made if store.database else 'expected a reachable MLflow store; start it'}, or name another"
         if copy.failed(error):
             other = "expected a store without other values under this run; name another with --uri"
             remedy = f"{other}, or delete that run in it"

@@ -32,16 +32,16 @@ def plain(comparison: Comparison, width: int = WIDTH, *, wide: bool = False, leg
         raise UserError(f"width={width}: expected {LEAST} characters or more")
     made = [table.without_blanks() for table in (all_tables(comparison) if wide else [lead_table(comparison)])]
     tables = [part for table in made for part in table.fitted(width)]
-    notes = [
+    below = [
         fill(note, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for note in _notes(comparison, made if legend else [])
+        for note in notes(comparison, made if legend else [])
     ]
     text = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
-    return visible("\n\n".join([head, text, *(["\n".join(notes)] if notes else [])])) + "\n"
+    return visible("\n\n".join([head, text, *(["\n".join(below)] if below else [])])) + "\n"
 
 
-def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
+def notes(comparison: Comparison, tables: Sequence[Table] = ()) -> list[str]:
     """Sentences below the tables: what headings mean, what differences are taken over, names, and remarks."""
     return [*legend_of(tables), *taken_over(comparison), *remarks(comparison)]
 
@@ -50,8 +50,8 @@ def markdown(comparison: Comparison, *, wide: bool = True) -> str:
     """Caption, tables, what their headings mean, and remarks; ``wide``: all columns, not only those that lead."""
     made = all_tables(comparison) if wide else (lead_table(comparison),)
     tables = (replace(table, meanings={}).markdown() for table in made)
-    notes = "\n".join(f"- {marked(note)}" for note in _notes(comparison, made))
-    return "\n\n".join(p.rstrip("\n") for p in (marked(caption(comparison)), *tables, notes) if p) + "\n"
+    below = "\n".join(f"- {marked(note)}" for note in notes(comparison, made))
+    return "\n\n".join(p.rstrip("\n") for p in (marked(caption(comparison)), *tables, below) if p) + "\n"
 
 
 def flat(comparison: Comparison) -> list[dict[str, Number]]:

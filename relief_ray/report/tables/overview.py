@@ -12,11 +12,12 @@ from operator import attrgetter
 from statistics import mean
 
 from relief_ray.core.messages import ClientCost
+from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
-from relief_ray.records.identity import commit, source_digest
+from relief_ray.records.identity import commit, flat, source_digest
 from relief_ray.records.schema import PhysicalRecord, Status, has_folds
-from relief_ray.report.comparison import Comparison, distinct
+from relief_ray.report.comparison import Comparison, distinct, in_title
 from relief_ray.report.document import ORIGINS
 from relief_ray.report.runs import (
     STATUSES,
@@ -24,6 +25,7 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
+    config_value,
     grouped,
     split_name,
 )
@@ -38,8 +40,8 @@ def overview(inventory: Inventory, comparisons: Sequence[Comparison]) -> Iterato
     """Counts, settings, programs and the meaning of origins."""
     yield counts(inventory, comparisons)
     if inventory.done:
-        rows = _settings_rows(inventory.done).items()
-        yield word_table(["setting", "value"], rows, "settings", "Settings of the runs that count.")
+        rows = _settings_rows(inventory.done) | _own_rows(item for item in inventory.items if item.done)
+        yield word_table(["setting", "value"], rows.items(), "settings", "Settings of the runs that count.")
     if len(kinds := programs(inventory.done)) > 1:
         here = source_digest()[:12]
         known = [
@@ -47,7 +49,9 @@ def overview(inventory: Inventory, comparisons: Sequence[Comparison]) -> Iterato
             for (digest, torch, machine), number in kinds.most_common()
         ]
         yield word_table(["sources", "torch", "architecture", "cells"], known, "programs", "Programs.")
-    yield word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from.")
+    is_fitted = any(not e.is_own_data or any(m.is_fitted for m in e.methods.values()) for e in comparisons)
+    origins = [row for row in ORIGINS.items() if row[0] != "FITTED" or is_fitted]
+    yield word_table(["origin", "meaning"], origins, "origins", "Where figures come from.")
 
 
 def counts(inventory: Inventory, comparisons: Sequence[Comparison]) -> Table:
@@ -114,6 +118,18 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
     )
     methods = distinct(f"`{r.label}`" for r in runs)
     return {"methods": methods, "versions": distinct(versions), "computed": _computed(runs)}
+
+
+def _own_rows(items: Iterable[GridItem]) -> dict[str, str]:
+    """Fields of the user's own methods and device types: a row each."""
+    own = (
+        (key.replace("strategy", f"`{item.label}`", 1), in_title(value))
+        for item in items
+        for prefix in ("fleet.types.", *(["strategy."] if is_path(config_value(item.config, "strategy.name")) else []))
+        for key, value in flat(item.config).items()
+        if key.startswith(prefix)
+    )
+    return {key: ", ".join(dict.fromkeys(values)) for key, values in grouped(own).items()}
 
 
 def _computed(runs: Sequence[Loaded]) -> str:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import relief_ray as rr
+from actors.commands.plan_text import differing
 from actors.grids.estimate import START_S
 from relief_ray.config.experiment import read_settings
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -94,6 +95,14 @@ def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invok
     assert facts["settings"]["training.epochs"] == "1" and facts["core_s"] > 0
     assert "(work: set-up, rounds and tests of every run)" in done.stdout
     assert (facts["start_s"], facts["wall_s"]) == (0.0, facts["core_s"]), "these runs use no Ray"
+
+
+def test_a_setting_in_which_runs_differ_is_shown_with_the_default_of_those_that_have_it(tmp_path):
+    drawn = ("data.partition=dirichlet", "data.num_clients=4", "seeds=[0,1,2]")
+    assert differing(planned("quick", tmp_path, *drawn))["data.seed"] == "0, 1, 2"
+    shown = differing(planned("quick", tmp_path, *drawn[:2], "seeds=[0]"))
+    assert shown.keys().isdisjoint({"data.seed"}) and shown["data.partition"] == "dirichlet"
+    assert differing(planned("quick", tmp_path, *drawn, "data.seed=5"))["data.seed"] == "5"
 
 
 @pytest.mark.ci

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.results import list_command
 from actors.terminal.mlflow_export import PAGE
+from relief_ray.records.cells import PlanFile, write_plan_file
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.records.sync.stores import configured
+from tests.report.conftest import build, write
 from tests.sealed import page, put_page, put_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
@@ -177,6 +180,20 @@ def test_ls_shows_the_newest_folder_first_with_what_differs(invoke, tmp_path: Pa
                                 f"{newer['f1_percent']['relief']:.1f};", "training.lr=0.1"]  # fmt: skip
     alone = invoke("ls", "runs/quick").stdout
     assert "runs/quick " in alone and "training.lr" not in alone, "nothing to differ from"
+
+
+def test_ls_has_a_row_for_each_setting_of_a_folder(tmp_path: Path) -> None:
+    """Runs of other learning rates, and of other fields of a method, are never averaged."""
+    for seed, (lr, fields) in enumerate([(0.1, {}), (0.01, {}), (0.01, {"gamma": 0.25})]):
+        extra = {"training": {"epochs": 2, "lr": lr}, "strategy": {"name": "relief", **fields}}
+        made = build("relief", seed=seed, scores=(0.1, (seed + 1) / 10), extra=extra)
+        write(made, tmp_path / "study" / f"relief-s{seed}")
+    write_plan_file(tmp_path / "study" / "plan.json", PlanFile(kind="grid", name="g", cells=()))
+    rows = list_command(tmp_path).facts["folders"]
+    assert {row["differs"]["training.lr"]: row["f1_percent"] for row in rows} == {
+        0.1: {"relief": pytest.approx(10.0)},
+        0.01: {"relief": pytest.approx(20.0), "relief (gamma=0.25)": pytest.approx(30.0)},
+    }
 
 
 @pytest.mark.parametrize(("folder", "found"), [("none", "no such folder"), (".", "nothing that was run")])

@@ -121,8 +121,8 @@ def test_clients_that_share_steps_share_hosts():
 
 
 def test_our_own_node_plays_every_device_of_the_fleet():
-    options = local_session(prepare(parse(CONFIG)))
-    assert options.address is None
+    options = local_session(prepare(parse(CONFIG)), Path("runs/a b"))
+    assert options.address is None and options.resume == "relief-ray resume 'runs/a b'"
     assert options.resources == {"type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 
 

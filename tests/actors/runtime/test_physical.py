@@ -62,6 +62,9 @@ def test_a_device_tells_its_energy_mode_and_heat_and_nothing_that_it_cannot(tmp_
         time.sleep(0.1)
     seen = watch.measured("cpu")
     assert seen.energy_j == pytest.approx(8.0 * seen.call_s, rel=0.02) and seen.energy_of == "VDD_IN"
+    assert (
+        seen.energy_by_rail == {rail.label: rail.energy_j for rail in watch.by_rail()} and len(seen.energy_by_rail) > 1
+    )
     assert (seen.power_mode, seen.temperature_c, seen.throttled, seen.down_s) == ("15W", 51.0, False, None)
     monkeypatch.setenv("RELIEF_SYSFS", str(tmp_path / "nothing"))
     with DeviceWatch() as watch:

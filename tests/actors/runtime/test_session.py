@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import ray
 
+from actors.runtime import session
 from actors.runtime.session import MAX_FOLDER_LENGTH, SessionOptions, _own_handlers, ray_session, short_folder
+from relief_ray.support.errors import CoordinatorLost
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,6 +102,21 @@ def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
         [sys.executable, "-c", STOPPED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
     )
     assert done.stdout.startswith("9 Ray's local cluster was not up within its 30 s"), done.stdout + done.stderr
+
+
+def test_the_advice_on_a_ray_that_does_not_start_names_the_folder(monkeypatch, tmp_path):
+    def late(**options):
+        raise RuntimeError(session._START_TIMEOUT)
+
+    monkeypatch.setattr(ray, "init", late)
+    for name in (session._THREADS, session._INHERITED, "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    for resume, advice in (
+        ("relief-ray resume runs/a", "go on with `relief-ray resume runs/a`"),
+        ("", "type the command"),
+    ):
+        with pytest.raises(CoordinatorLost, match=f"nothing is lost: {advice}"):
+            session._start(tmp_path, SessionOptions(resume=resume))
 
 
 @pytest.mark.ci

@@ -277,7 +277,12 @@ def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("/mnt/disk", r"runtime.mirror = '/mnt/disk': not the address of a store; expected SCHEME"),
+        ("/mnt/disk", r"runtime.mirror = '/mnt/disk': not the address of one store; expected SCHEME"),
+        ("://bucket", "not the address of one store; expected SCHEME"),
+        ("zip://a::file:///new.zip", "not the address of one store; expected SCHEME"),
+        ("reference://x", r"runtime.mirror = 'reference://x': cannot be used \(.*missing 1 required"),
+        ("dir://x", r"runtime.mirror = 'dir://x': cannot be used \("),
+        ("jupyter://x", r"runtime.mirror = 'jupyter://x': cannot be used \("),
         ("s4://bucket", r"runtime.mirror = 's4://bucket': cannot be used \(Protocol not known: s4\)"),
         ("adl://user:word@host/x", r"runtime.mirror = 'adl://\*\*\*@host/x': cannot be used \(.*adlfs"),
     ],

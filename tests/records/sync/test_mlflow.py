@@ -19,6 +19,7 @@ import pytest
 
 from actors.terminal.mlflow_export import PAGE
 from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
+from relief_ray.records.checkpoint import STATE_FILE, generations
 from relief_ray.records.identity import note_begun
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import _TAKEN, METRICS, round_scalars
@@ -186,13 +187,24 @@ def test_f1_of_each_sensor_alone_is_a_metric(run):
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_the_last_checkpoint_is_an_artifact_where_it_is_wanted(run, wanted):
-    newest = run / "checkpoints" / "round-000004"
-    newest.mkdir(parents=True, exist_ok=True)
-    (newest / "state.safetensors").write_bytes(b"tensors")
     configured(run, model=wanted)
     sync(run)
-    copy = Path(stored(run)[0].info.artifact_uri.removeprefix("file://")) / "model" / "state.safetensors"
-    assert copy.exists() == wanted and (not wanted or copy.read_bytes() == b"tensors")
+    copy = Path(stored(run)[0].info.artifact_uri.removeprefix("file://")) / "model" / STATE_FILE
+    assert copy.exists() == wanted
+    assert not wanted or copy.read_bytes() == (run / "checkpoints" / "round-000004" / STATE_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("how", ["a bit", "cut", "gone"])
+def test_a_damaged_checkpoint_is_no_artifact(run, how):
+    configured(run, model=True)
+    state = generations(run)[0] / STATE_FILE
+    content = state.read_bytes()
+    state.write_bytes(content[:-9] + (bytes([content[-9] ^ 1]) + content[-8:]) * (how == "a bit"))
+    if how == "gone":
+        state.unlink()
+    with pytest.raises(UserError, match=r"round-000004: does not match its sha256, .*resume its study"):
+        sync(run)
+    assert stored(run)[0].info.status == "RUNNING", "not said to be there whole"
 
 
 def test_files_of_a_study_are_artifacts_of_one_run_of_its_name(run):
@@ -427,6 +439,14 @@ def test_sync_to_a_dead_server_says_so(run):
     ):
         sync(run, f"http://me:pw@127.0.0.1:{closed_port()}")
     assert read_sync(run).error is not None
+
+
+def test_a_file_that_is_no_database_is_not_called_a_store_to_start(run):
+    database, notes = run.parent / "mlflow.db", "notes of mine\n" * 100
+    database.write_text(notes)
+    with pytest.raises(UserError, match=r"not a database.*expected a database that MLflow made.*move that file away"):
+        sync(run)
+    assert database.read_text() == notes
 
 
 def test_two_exports_of_one_run_exclude_each_other(run):
