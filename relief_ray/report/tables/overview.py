@@ -127,7 +127,7 @@ def _own_rows(items: Iterable[GridItem]) -> dict[str, str]:
         for item in items
         for prefix in ("fleet.types.", *(["strategy."] if is_path(config_value(item.config, "strategy.name")) else []))
         for key, value in flat(item.config).items()
-        if key.startswith(prefix)
+        if key.startswith(prefix) and key != "strategy.name"
     )
     return {key: ", ".join(dict.fromkeys(values)) for key, values in grouped(own).items()}
 
