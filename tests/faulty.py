@@ -172,12 +172,12 @@ METHODS: dict[str, Fault] = {
     "facts that are no JSON": aggregate("return replace(sound, facts={'x': {1, 2}})", "aggregate: facts are no JSON ("),
     "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client",
                               "uniform(*_)"),
-    "weights of zero": method("weight", "*_", "return 0", "reduction.weight returned 0 for all that sent group 'fusion"
-                              ".A.acc', expected a sum between", "uniform(*_)"),
-    "weights whose sum is infinite": method("weight", "*_", "return 1e308", "reduction.weight returned inf for all that"
-                                            " sent group 'fusion.A.acc', expected a sum between", "uniform(*_)"),
-    "weights next to zero": method("weight", "*_", "return 5e-324", "for all that sent group 'fusion.A.acc', expected "
-                                   "a sum between", "uniform(*_)"),
+    "weights of zero": method("weight", "*_", "return 0", "reduction.weight returned 0 for every client that sent "
+                              "group 'fusion.A.acc', expected more for one of them", "uniform(*_)"),
+    "weights whose sum is infinite": method("weight", "*_", "return 1e308", "reduction.weight returned inf in sum for "
+                                            "every client that sent group 'fusion.A.acc', expected a", "uniform(*_)"),
+    "weights next to zero": method("weight", "*_", "return 5e-324", "in sum for every client that sent group "
+                                   "'fusion.A.acc', expected a sum", "uniform(*_)"),
     "a bucket without a name": method("bucket", "task", "return None", "reduction.bucket returned None, expected",
                                       "one_bucket(task)"),
     "evaluate names another model": evaluate(

@@ -182,6 +182,8 @@ class Main(TyperGroup):
         except typer.Abort:
             code = interrupted()
         except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and "_RELIEF_RAY_COMPLETE" in os.environ:
+                raise  # Click's own end of a completion
             words = kwargs.get("args") or sys.argv[1:]
             code = _usage(error, list(words) if isinstance(words, list | tuple) else []) or report(error)
         leave_at_once(code)

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
 from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.masking import is_chain
 
 # Choices of a physical run: every client on a device of its type, with the data that lie there.
 _PHYSICAL: Mapping[str, str] = MappingProxyType({"mode": "actors", "placement": "typed", "data": "node"})
@@ -59,8 +60,8 @@ class RuntimeConfig(FrozenConfig):
     @field_validator("mirror")
     @classmethod
     def _stays(cls, uri: str | None) -> str | None:
-        if uri is not None and (uri.partition(":")[0] == "memory" or "::" in uri):
-            found = "several stores in a chain" if "::" in uri else "a store that ends with this process"
+        if uri is not None and (uri.partition(":")[0] == "memory" or is_chain(uri)):
+            found = "several stores in a chain" if is_chain(uri) else "a store that ends with this process"
             raise ValueError(f"{found}; expected one that stays, file:///mnt/disk/copy")
         return uri
 

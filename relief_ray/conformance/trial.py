@@ -5,6 +5,7 @@ Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests th
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins.load import digests, is_path, is_stored, load, modules_of, what_to_type
+from relief_ray.plugins.load import digests, import_path, is_path, is_stored, load, modules_of, what_to_type
 from relief_ray.records.identity import flat, verdict_note
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
@@ -157,10 +158,11 @@ def _kind_of(target: str) -> type:
 
 def concluded(judged: Conformance, verdicts: Iterable[Verdict]) -> Conformance:
     """The same with all verdicts; of own code they are noted in the cache, for reports on runs of that code."""
-    done, target = replace(judged, verdicts=tuple(verdicts)), judged.name.partition(" (")[0]
+    done, target = replace(judged, verdicts=tuple(verdicts)), import_path(judged.name.partition(" (")[0])
     if (modules := modules_of([target])) and judged.rules is not _EQUALS_RULES:
+        sources = digests(modules)
         with suppress(UserError):
-            write_atomic(verdict_note(target, digests(modules)), done.summary.encode())
+            write_atomic(verdict_note(target, sources), f"{json.dumps(sources)}\n{done.summary}".encode())
     return done
 
 

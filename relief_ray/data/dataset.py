@@ -34,7 +34,7 @@ from relief_ray.data.loader import (
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
 from relief_ray.data.window_set import open_signal
-from relief_ray.plugins.blame import called, original, settings_of_torch, with_line
+from relief_ray.plugins.blame import INTACT, called, original, settings_of_torch, with_line
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of, sources
 from relief_ray.plugins.reads import AT_IMPORT, Reads, noting
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError, listed, shown
@@ -386,7 +386,7 @@ def _refuse_opened(spec: DatasetSpec, what: str, reads: Reads, members: Members,
             f"{spec.name}: {what} opens {listed(opened)}, expected files that files() names: a change in another one "
             "would go unnoticed, since parsed data are kept. Let `member` match it and files() name it, for every "
             "person where all share it, and let parse() read it with members.read(name); what is code belongs beside "
-            "the loader, and into a plain `import`"
+            "the loader, which imports it by its name, e.g. `import tables.of_mine`"
         )
 
 
@@ -415,7 +415,7 @@ def _fault_in(spec: DatasetSpec, what: str, error: BaseException, fix: str = "; 
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
     if isinstance(error, UserCodeFailed):
-        return UserCodeError(f"{spec.name}: {error}")
+        return UserCodeError(f"{spec.name}: {str(error).removesuffix(INTACT)}")
     module = spec.name.partition(":")[0]
     return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}{fix}")
 

@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped, counted
-from relief_ray.support.files import cache_root, disk_errors, read_pieces
+from relief_ray.support.files import cache_root, disk_errors, read_pieces, stamp
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -228,7 +228,7 @@ def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: S
         return sources[0]
     ends, copies = sorted(set(expected)), list[tuple[Source, Path, dict[str, int]]]()
     for source in likely:
-        crcs = {} if source.inner else _crcs(spec, source)
+        crcs = {} if source.inner else _crcs(spec, source, ends)
         folders = [folder for folder, held in _holders(crcs, ends).items() if len(held) == len(ends)][:1]
         copies += [(source, source.path / folder, {end: crcs[folder + end] for end in ends}) for folder in folders]
     for _, place, crcs in copies[1:]:
@@ -240,14 +240,21 @@ def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: S
     return copies[0][0] if copies else sources[0]
 
 
-def _crcs(spec: DatasetSpec, source: Source) -> dict[str, int]:
-    """CRC-32 of a source's files by name; a zip has them in its directory."""
+def _crcs(spec: DatasetSpec, source: Source, ends: Sequence[str]) -> dict[str, int]:
+    """CRC-32 by name of a source's files with these ends; a zip has them in its directory."""
     if not source.path.is_dir():
         with open_zip(source.path) as archive:
             return {info.filename: info.CRC for info in archive.infolist()}
-    names = _folder_members(spec, source.path)
     with _damage(f"of {spec.name!r}", source.path):
-        return {name: zlib.crc32(b"".join(read_pieces(source.path / name))) for name in names}
+        held = _holders(_folder_members(spec, source.path), ends)
+        paths = {folder + end: source.path / folder / end for folder in held for end in held[folder]}
+        return {name: _crc32(path, stamp(path)) for name, path in paths.items()}
+
+
+@lru_cache(maxsize=1 << 12)
+def _crc32(path: Path, stamped: str) -> int:
+    """Of a file with this stamp: a process that computes many cells reads it once."""
+    return reduce(lambda crc, piece: zlib.crc32(piece, crc), read_pieces(path), 0)
 
 
 def _lacking(

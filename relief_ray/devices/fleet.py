@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from relief_ray.core.messages import ClientInfo, Fleet, Power, apportion
 from relief_ray.core.streams import Streams
 from relief_ray.support.errors import Setting, UserError, counted, listed, several, value_text
-from relief_ray.support.frozen import FrozenConfig, ReadWith, SwitchedConfig, strictly
+from relief_ray.support.frozen import FrozenConfig, strictly
 
 TERA = 1e12
 _BYTES_PER_S = 1e6 / 8  # of a link of 1 Mbit/s
@@ -263,15 +263,12 @@ _EXPECTED = {
 _ROWS = TypeAdapter(dict[str, dict[str, Any]])
 
 
-class FleetConfig(SwitchedConfig):
+class FleetConfig(FrozenConfig):
     """Configuration of a fleet.
 
     Raises:
         ValidationError: a value out of range or a wrong type, with what was expected.
     """
-
-    _section = "fleet"
-    read_with: ClassVar[ReadWith] = (("coupling", "independent", ("coupling_seed",)),)
 
     preset: Literal["paper", "testbed"] = "paper"
     """Table of device types A, B and C: the paper's simulation or its testbed."""

@@ -33,7 +33,7 @@ _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "plats
 # Characters of an error's message that are shown.
 _LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
-_INTACT = "; what was recorded before it is intact"
+INTACT = "; what was recorded before it is intact"
 # Beginning of pydantic's message on a field without an annotation: a new one, or one of a base class.
 _UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field '(?=.* by a non-annotated))(\w+)")
 T = TypeVar("T")
@@ -155,7 +155,7 @@ def text_of(error: BaseException) -> str:
         pydantic = sys.modules.get("pydantic")  # an error is of a library that is loaded already
         if pydantic is not None and isinstance(error, pydantic.ValidationError):
             said = ((".".join(map(str, f["loc"])), shown(f["input"]), f["msg"]) for f in error.errors())
-            text = "; ".join(f"{k} = {v}: {m.replace('Input should be', 'expected')}" for k, v, m in said)
+            text = "; ".join(f"{k} = {v}: " * bool(k) + _plain(m) for k, v, m in said)
         elif type(error).__name__ == "PydanticUserError" and (found := _UNTYPED.match(text)):
             text = f"field {found[1]} has no type, expected one: write it as in `beta: float = 0.9`"
         elif isinstance(error, AttributeError) and is_dataclass(error.obj):
@@ -163,6 +163,12 @@ def text_of(error: BaseException) -> str:
     except Exception as second:
         return f"no message, since its __str__ raised {type(second).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
+
+
+def _plain(message: str) -> str:
+    """Pydantic's message in our words."""
+    ours = {"Input should be": "expected", "Value error, ": "", "Extra inputs are not permitted": "no such field"}
+    return re.sub("|".join(ours), lambda found: ours[found[0]], message)
 
 
 def call_users(function: Callable[..., T], *arguments: object) -> T:
@@ -239,7 +245,7 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
         torch.set_default_dtype(before)
         spoiled = f"left torch's default type at {left}, expected that it stays {before}"
     if spoiled := closed_streams() or spoiled:
-        raise UserCodeFailed(with_line(function, f"{step} {spoiled}") + _INTACT)
+        raise UserCodeFailed(with_line(function, f"{step} {spoiled}") + INTACT)
     return value
 
 
@@ -296,7 +302,7 @@ def require(
         )
     if violation:
         colon = "" if violation.startswith("returned") else ":"
-        raised = ContractViolated(with_line(function, f"{step}{colon} {violation}") + _INTACT)
+        raised = ContractViolated(with_line(function, f"{step}{colon} {violation}") + INTACT)
         raised.rule = rule
         raise raised from cause
 

@@ -321,9 +321,12 @@ def _weight_violation(weight: object, client: ClientId) -> str:
     return f"returned {shown(value)} for client {client}, expected a number, at least 0"
 
 
-def sum_violation(total: float) -> str:
-    """What is wrong with a sum of weights, by which a mean is divided."""
-    return "" if 1e-200 < total < 1e200 else "expected a sum between 1e-200 and 1e200"
+def sum_violation(total: float, whom: str) -> str:
+    """What is wrong with the sum of somebody's weights, by which a mean is divided."""
+    if total == 0.0:
+        return f"returned 0 for {whom}, expected more for one of them"
+    is_usable = 1e-200 < total < 1e200
+    return "" if is_usable else f"returned {total:g} in sum for {whom}, expected a sum between 1e-200 and 1e200"
 
 
 # Hooks of a method that derives from FedAvg ---------------------------------------------------------------------------
@@ -651,10 +654,9 @@ def _objective(name: str, function: _Function, step: LocalStep) -> object:
 def _weighed(name: str, weight: _Function, aggregate: _Function, *arguments: Any) -> Any:
     """Aggregate, after it was seen that a mean can be divided by every group's weights."""
     sums = ((j, part.weight) for groups in arguments[1].sums.values() for j, part in groups.items())
-    wrong = next(((j, total) for j, total in sums if sum_violation(total)), None)
-    if wrong is not None:
-        said = f"returned {wrong[1]:g} for all that sent group {wrong[0]!r}, {sum_violation(wrong[1])}"
-        _require(name, weight, "finishes", lambda: said)
+    said = (sum_violation(total, f"every client that sent group {j!r}") for j, total in sums)
+    if wrong := next(filter(None, said), ""):
+        _require(name, weight, "finishes", lambda: wrong)
     return aggregate(*arguments)
 
 

@@ -117,9 +117,20 @@ def _note_of(settings: Mapping[str, JsonValue], named: Mapping[str, str]) -> Pat
 
 
 def verdict_note(target: str, own_sources: Mapping[str, str]) -> Path:
-    """The file in the cache for conformance's last verdict on an import path, while its file has this sha256."""
+    """The file in the cache for conformance's last verdict on an import path, while its file has this sha256.
+
+    Its first line: the files that were judged, with their sha256s; then the verdict.
+    """
     code = own_sources.get(f"{target.partition(':')[0].replace('.', '/')}.py")
-    return cache_root() / "conformance" / sha256_of(_canonical_json([target, code or dict(own_sources)]))
+    return cache_root() / "conformance" / sha256_of(_canonical_json([target, code]))
+
+
+def verdict_on(target: str, own_sources: Mapping[str, str]) -> str:
+    """Conformance's last verdict on an import path whose files are all among these; empty where there is none."""
+    with suppress(OSError, ValueError):
+        judged, _, verdict = verdict_note(target, own_sources).read_text(encoding="utf-8").partition("\n")
+        return verdict if json.loads(judged).items() <= own_sources.items() else ""
+    return ""
 
 
 def addresses_in(settings: Mapping[str, Any]) -> dict[str, str]:

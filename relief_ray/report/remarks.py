@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
-from relief_ray.records.identity import changed_files, verdict_note
+from relief_ray.records.identity import changed_files, verdict_on
 from relief_ray.records.schema import PARTLY, VERIFIED, has_folds
 from relief_ray.report.comparison import Comparison, MethodResult, interest
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
@@ -216,8 +216,8 @@ def _judged(comparison: Comparison) -> Words:
     """What `relief-ray conformance` said last of the very files of users' code that runs were computed with."""
     runs = (loaded for loaded in comparison.runs if loaded.run.own_sources)
     parts = ("strategy.name", "backbone.name", "data.name")
-    notes = dict.fromkeys(verdict_note(run.text(part), run.run.own_sources) for run in runs for part in parts)
-    return ((note.read_text(),) for note in notes if note.is_file())
+    said = dict.fromkeys(verdict_on(run.text(part), run.run.own_sources) for run in runs for part in parts)
+    return ((verdict,) for verdict in said if verdict)
 
 
 def _failed(comparison: Comparison) -> Words:

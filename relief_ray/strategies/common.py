@@ -107,13 +107,15 @@ class StrategyConfig(SwitchedConfig):
         """The most epochs that a client of this method runs, where ``training.epochs`` is ``epochs``."""
         return epochs
 
-    def __new__(cls, **values: object) -> Self:
+    def __new__(cls, *others: object, **values: object) -> Self:
         """Make an instance of a user's class, whose wrong fields are refused in this project's words.
+
+        One with an ``__init__`` of its own is refused where the class is loaded.
 
         Raises:
             UserError: a field does not fit.
         """
-        if values and is_own(cls):
+        if values and is_own(cls) and cls.__init__ is StrategyConfig.__init__:
             try:
                 cls.model_validate(values)
             except ValidationError as error:

@@ -149,9 +149,8 @@ def allocate(
         task = replace(train_everything(context, client), down=down, train=chosen, up=chosen, step_flops=flops)
         tasks.append(replace(task, weight=weight(client, fleet)))
     total = sum(task.weight for task in tasks)
-    if tasks and (wrong := sum_violation(total)):
-        said = f"returned {total:g} for all {len(tasks)} clients of round {context.round}, {wrong}"
-        require(weight, "weight", "", lambda: said)
+    if tasks and (wrong := sum_violation(total, f"all {len(tasks)} clients of round {context.round}")):
+        require(weight, "weight", "", lambda: wrong)
     return tuple(tasks)
 
 

@@ -320,7 +320,7 @@ class Plan:
                 configured_fleet(config, num_clients(config.data.spec(), config.data))
 
     def untested(self) -> list[str]:
-        """Sentences on people whom no fold of a dataset tests, where the study has several of its folds."""
+        """Sentences on people of a user's data whom none of several folds tests: those of a preset are fixed."""
         tested: dict[DataConfig, set[int]] = {}
         for data in (cell.config.data for cell in self.cells if cell.config.data.has_folds):
             tested.setdefault(data.model_copy(update={"fold": 0, "seed": 0}), set()).add(data.fold)
@@ -330,6 +330,7 @@ class Plan:
             for data, folds in tested.items()
             if (left := [s for number, s in enumerate(data.subject_ids()) if number // data.leave_out not in folds])
             and len(folds) > 1
+            and data.name not in DATASETS
         ]
 
     def refuse_foreign(self, typed: Mapping[str, str]) -> None:

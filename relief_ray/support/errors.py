@@ -24,7 +24,7 @@ def listed(values: Iterable[object]) -> str:
 def several(noun: str, values: Iterable[int]) -> str:
     """Name numbered things once each: ``fold 0``, ``folds 0, 1 and 2``, ``seeds 0-4 and 7``."""
     distinct = sorted(set(values))
-    texts = spans(distinct).split(", ") if len(distinct) > _MANY else distinct
+    texts = spans(distinct).split(", ") if len(distinct) > _MANY and distinct[0] >= 0 else distinct
     return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(texts)}"
 
 

@@ -23,6 +23,12 @@ _QUERY = re.compile(rf"([?&;#](?:[\w.\-]*(?:{_SECRET}|signature|account_?key)|{_
 _HEADER = re.compile(r"""(\bauthorization["']?\s*[:=,]\s*b?["']?(?:basic|bearer)\s+)[^\s"',;]+""", re.IGNORECASE)
 
 
+def is_chain(uri: str) -> bool:
+    """True where an address names stores in a chain: ``dir::memory://b``; an IPv6 host and a password are none."""
+    first, *others = uri.split("::")
+    return bool(others) and ("://" not in first or any("://" in other for other in others))
+
+
 def mask_text(text: str) -> str:
     """Mask credentials in URIs: ``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``.
 

@@ -137,7 +137,6 @@ def test_the_full_path_that_was_meant(wrong, right):
         ("server.beta_2", "server.beta2", "server.optimizer=fedadam or fedyogi", "0.5"),
         ("data.alpha", "data.dirichlet_alpha", "data.partition=dirichlet or quantity", "0.7"),
         ("evaluation.windw", "evaluation.window", "evaluation.average=tail", "3"),
-        ("fleet.coupling_sed", "fleet.coupling_seed", "fleet.coupling=independent", "3"),
     ],
 )
 def test_a_suggestion_that_is_refused_alone_says_with_what_it_is_taken(wrong, near, with_, typed):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import model_validator
 
 from actors.commands.config import explain_command
 from actors.commands.fleet import show
@@ -81,6 +82,26 @@ def test_a_wrong_value_of_an_own_class_is_refused_where_it_is_written_and_a_righ
     with pytest.raises(UserError, match=r"^Prox: mu = 'big': expected a valid number"):
         Prox(mu="big")
     assert (Prox(mu=1).mu, Prox().mu, Prox(mu=0.5).model_copy(update={"mu": 2.0}).mu) == (1.0, 0.1, 2.0)
+    with pytest.raises(UserError, match=r"^Prox: nu = 1: no such field$"):
+        Prox(nu=1)
+
+    class Small(Prox):
+        @model_validator(mode="after")
+        def _small(self):
+            if self.mu > 1:
+                raise ValueError("mu is above 1")
+            return self
+
+    with pytest.raises(UserError, match=r"^Small: mu is above 1$"):
+        Small(mu=3)
+
+    class Positional(FedAvg):
+        mu: float = 0.1
+
+        def __init__(self, mu=0.1, **more):
+            super().__init__(mu=mu, **more)
+
+    assert Positional(0.5).mu == Positional(mu=0.5).mu == 0.5, "refused where it is loaded, not here"
 
 
 def test_what_an_object_has_is_listed_where_it_lacks_an_attribute():

@@ -139,8 +139,16 @@ def test_conformances_last_verdict_is_told_of_the_very_file_that_a_run_was_compu
     judged("broken")
     (line,) = told()
     assert line.endswith(f"on the same file: {name}:Mine (fedavg): breaks purity; 0 kept, 0 not judged")
+    words["name"] = f"{name}.py:Mine ({name}:Mine)"
+    judged("kept")
+    assert told()[0].endswith("keeps 1 rule"), "by the file's path too"
+    began = {**began, "helper.py": "0" * 64}
+    assert told(), "a run may rest on more code than was judged"
+    began = {f"{name}.py": began[f"{name}.py"][::-1]}
+    assert told() == [], "and on no other"
+    began = digests([name])
     write("class Mine: v = 2\n", name)
-    assert told() == [line], "of the file as it was"
+    assert told(), "of the file as it was"
     began = digests([name])
     assert told() == [], "another file"
 

@@ -122,9 +122,11 @@ def test_every_grid_runs_on_dsa_too():
         (["data.split=within_subject"], []),
     ],
 )
-def test_people_whom_no_fold_of_a_study_tests_are_told(settings, told, tmp_path):
+def test_people_of_ones_own_data_whom_no_fold_of_a_study_tests_are_told(settings, told, tmp_path, monkeypatch):
     """`demo` has the folds 0 to 3, whatever the number of people; one fold is a choice."""
     plan = planned("demo", tmp_path, *settings)
+    assert plan.untested() == [], "folds of a built-in data set are chosen by its grids"
+    monkeypatch.setattr("relief_ray.studies.plan.DATASETS", {})
     assert plan.untested() == [f"data dsa_mini: no fold of this study tests {text}" for text in told]
 
 

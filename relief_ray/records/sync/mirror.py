@@ -38,7 +38,7 @@ from relief_ray.support.files import (
     stamp,
     write_atomic,
 )
-from relief_ray.support.masking import mask_logs, mask_text
+from relief_ray.support.masking import is_chain, mask_logs, mask_text
 from relief_ray.support.process import memory_bytes
 from relief_ray.support.text import now, typed
 
@@ -72,7 +72,7 @@ class MirrorStore:
             UserError: no URI, an unknown scheme, or a scheme whose library is not installed.
         """
         self.name = mask_text(uri.rstrip("/"))
-        if not is_uri(uri) or "::" in uri:
+        if not is_uri(uri) or is_chain(uri):
             raise UserError(f"runtime.mirror = {self.name!r}: not the address of one store; expected {_EXAMPLES}")
         mask_logs()
         # Seldom needed: the command line is quick without it.
