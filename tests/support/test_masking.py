@@ -9,9 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.records.identity import cell_id
-from relief_ray.support.masking import mask_logs, mask_text, redact
+from relief_ray.support.masking import is_chain, mask_logs, mask_text, redact
 
 CANARY = "canary-7f3a"
+
+
+@pytest.mark.parametrize("uri", ["dir::memory://b/x", "simplecache::s3://b", "zip://a::file:///new.zip"])
+def test_stores_in_a_chain(uri):
+    assert is_chain(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://b/x", "sftp://[fe80::1]/copy", "webhdfs://[2001:db8::1]:9870/x", "sftp://u:a::b@h/x"]
+)
+def test_an_ipv6_host_and_a_password_are_no_chain(uri):
+    assert not is_chain(uri)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.support.errors import clipped, visible
+from relief_ray.support.errors import clipped, several, visible
 from relief_ray.support.table import word_table
 from relief_ray.support.text import install, percent, pip, table, tables, typed
 
@@ -85,3 +85,17 @@ def test_columns_on_the_left_stay_there_in_every_part():
 def test_prose_in_the_last_column_is_wrapped():
     shown = table(["name", "what"], [["a", "one two three"], ["b", ""]], left=2, width=16).split("\n")
     assert shown == ["  name  what", "  ----  -------", "  a     one two", "        three", "  b"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([3], "fold 3"),
+        ([2, 0, 1, 1], "folds 0, 1 and 2"),
+        (range(410, 458), "folds 410-457"),
+        ([0, 1, 2, 4, 7], "folds 0-2, 4 and 7"),
+        (range(-2, 3), "folds -2, -1, 0, 1 and 2"),
+    ],
+)
+def test_many_numbers_are_named_by_their_spans(numbers, said):
+    assert several("fold", numbers) == said
