@@ -33,8 +33,6 @@ STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
 PLUS = Path("results/plus")
 PLUS_PILOT = Path("results/plus_pilot")
-PLUS_PARTS = Path("results/plus_parts")
-PLUS_ELSEWHERE = Path("results/plus_elsewhere")
 # The same methods with an optimizer and a rate of their own, and those without that `TABLE_ONE` has at another length.
 TUNED = Path("results/dsa_tuned")
 SHORT_RUNS = Path("results/dsa_short")
@@ -91,35 +89,6 @@ _PLUS: Mapping[str, str] = {
     "fedavg": "FedAvg, 5 epochs",
     "fedavg (e1-int8)": f"FedAvg, 1 epoch{_CODED}",
     "relief_plus (int8)": f"RELIEF+{_CODED}",
-}
-# Methods whose costs by format have a table of their own.
-_BY_FORMAT: Mapping[str, str] = {
-    "fedavg": "FedAvg, 5 epochs",
-    "fedavg (int8)": f"FedAvg, 5 epochs{_CODED}",
-    "fedavg (e1)": "FedAvg, 1 epoch",
-    "fedavg (e1-int8)": f"FedAvg, 1 epoch{_CODED}",
-    "relief": "RELIEF (V0), 5 epochs",
-    "relief (int8)": f"RELIEF (V0), 5 epochs{_CODED}",
-    "relief_plus": "RELIEF+ (own reach, 1 epoch)",
-    "relief_plus (int8)": f"RELIEF+{_CODED}",
-}
-_MEANS: Mapping[str, str] = {"cohort": "mean over the cohort", "participants": "mean over all"}
-_BUDGETS: Mapping[str, str] = {
-    "groups": "groups by T\\*",
-    "epochs": "epochs by T\\*",
-    "none": "no budget",
-}
-_PARTS: Mapping[str, str] = {
-    **_BY_FORMAT,
-    **{
-        f"relief ({budget}-{mean})": f"own reach down, {chosen}, {averaged}"
-        for budget, chosen in _BUDGETS.items()
-        for mean, averaged in _MEANS.items()
-    },
-    "relief (until-int8)": f"own reach, epochs by T\\*{_CODED}",
-    "relief (until-late-int8)": f"own reach, epochs by float32's T\\*{_CODED}",
-    "fedprox": "FedProx, steps to T\\*",
-    "fednova": "FedNova, epochs to T\\*",
 }
 _NONE = "–"
 PAGES = (
@@ -203,13 +172,6 @@ _SHARES: Sequence[Column] = (
 _AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
 _OWN_AT_SECONDS: Column = ("own at equal seconds, %", "f1_own_sensors_at_seconds_percent", _POINTS)
 _PLUS_COLUMNS: Sequence[Column] = (_COLUMNS[0], _AT_SECONDS, _OWN_AT_SECONDS, *_SPEEDS[:-1], _COLUMNS[-1])
-_COSTS: Sequence[Column] = (
-    ("s a round", "round_s", _MIB),
-    *_SPEEDS,
-    ("J a round", "energy_j", _WHOLE),
-    ("upload, MiB", "up_mib", _MIB),
-    ("download, MiB", "down_mib", _MIB),
-)
 _MORE: Sequence[Column] = (
     *_COLUMNS,
     _AT_SECONDS,
@@ -229,12 +191,6 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[Column]) 
         scored = (names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE))
         rows.append([*scored, *_values(row, columns)])
     return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
-
-
-def costs(results: Path, names: Mapping[str, str]) -> str:
-    """Return a table with a row per method: seconds, joules and bytes of a round, without scores."""
-    rows = [[names[label], *_values(_row(results, label), _COSTS)] for label in names]
-    return table(["", *(heading for heading, _, _ in _COSTS)], rows)
 
 
 def all_methods(study: Comparison, more: Sequence[Column] = ()) -> str:
