@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from relief_ray.data.figures import SensorFigures, measure
 from relief_ray.data.loader import DatasetSpec, Ints, Recording
-from relief_ray.support.errors import UserError, clipped, counted, listed, several, shown
+from relief_ray.support.errors import UserError, clipped, counted, listed, plain, several, shown
 from relief_ray.support.frozen import numbers_or_text, strictly
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
@@ -125,7 +125,7 @@ def _wrong_types(error: ValidationError) -> _Found:
         place = "".join(f"[{part!r}]" for part in places)
         is_tuple = wrong["type"] == "tuple_type"
         hint = f"; a tuple of one value ends with a comma: ({wrong['input']!r},)" if is_tuple else ""
-        message = wrong["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
+        message = plain(wrong["msg"]).replace("valid array", "tuple")
         yield "description", f"{name}{place} = {clipped(repr(wrong['input']))}: {message}{hint}"
 
 

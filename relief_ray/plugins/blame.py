@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import NoReturn, TypeVar
 
-from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, listed, shown
+from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, listed, plain, shown
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -155,7 +155,7 @@ def text_of(error: BaseException) -> str:
         pydantic = sys.modules.get("pydantic")  # an error is of a library that is loaded already
         if pydantic is not None and isinstance(error, pydantic.ValidationError):
             said = ((".".join(map(str, f["loc"])), shown(f["input"]), f["msg"]) for f in error.errors())
-            text = "; ".join(f"{k} = {v}: " * bool(k) + _plain(m) for k, v, m in said)
+            text = "; ".join(f"{k} = {v}: " * bool(k) + plain(m) for k, v, m in said)
         elif type(error).__name__ == "PydanticUserError" and (found := _UNTYPED.match(text)):
             text = f"field {found[1]} has no type, expected one: write it as in `beta: float = 0.9`"
         elif isinstance(error, AttributeError) and is_dataclass(error.obj):
@@ -163,12 +163,6 @@ def text_of(error: BaseException) -> str:
     except Exception as second:
         return f"no message, since its __str__ raised {type(second).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
-
-
-def _plain(message: str) -> str:
-    """Pydantic's message in our words."""
-    ours = {"Input should be": "expected", "Value error, ": "", "Extra inputs are not permitted": "no such field"}
-    return re.sub("|".join(ours), lambda found: ours[found[0]], message)
 
 
 def call_users(function: Callable[..., T], *arguments: object) -> T:

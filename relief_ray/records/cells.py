@@ -23,7 +23,7 @@ from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
-from relief_ray.support.errors import UserError, nearest, option, shown
+from relief_ray.support.errors import UserError, nearest, option, plain, shown
 from relief_ray.support.files import (
     disk_errors,
     read_pieces,
@@ -471,7 +471,7 @@ def _said(fault: ErrorDetails) -> str:
         return f"unknown key {key!r}{nearest(key.rpartition('.')[2], known)}; expected one of {', '.join(known)}"
     if kind == "model_type" and not key:
         kind = "file_type"
-    fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+    fits = _FITS.get(kind) or plain(fault["msg"])
     return f"{key if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
 
 

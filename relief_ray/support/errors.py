@@ -39,6 +39,14 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
+_PLAIN = {"Input should be": "expected", "Value error, ": "", "Extra inputs are not permitted": "no such field"}
+
+
+def plain(message: str) -> str:
+    """Pydantic's message in our words."""
+    return re.sub("|".join(_PLAIN), lambda found: _PLAIN[found[0]], message)
+
+
 # Control characters but tab and line break, and marks that turn a text's direction.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
