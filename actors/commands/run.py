@@ -336,7 +336,7 @@ def _run_grid(plan: Plan, options: Options, search: SuggestedTries | None = None
         return
     with StopSignals(_how_to_resume(plan)) as stop, ExitStack() as between_batches:
         if search is not None:  # Ray stays up
-            session = replace(session_options(plan.look(), options.jobs, options.dashboard), resume=plan.resume)
+            session = session_options(plan.look(), options.jobs, options.dashboard, plan.resume)
             between_batches.enter_context(ray_session(session, stop.lost))
         plan, senders = _carry_out(plan, options, stop)
         while search is not None and search.tell(plan) and not search.is_complete and options.left_s() > 0:

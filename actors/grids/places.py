@@ -142,8 +142,11 @@ def address_of(states: Sequence[State]) -> str | None:
     return chosen or os.environ.get("RAY_ADDRESS")
 
 
-def session_options(states: Sequence[State], jobs: int | None, dashboard: bool) -> SessionOptions:
-    """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
+def session_options(states: Sequence[State], jobs: int | None, dashboard: bool, resume: str) -> SessionOptions:
+    """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet.
+
+    ``resume``: the command that goes on with the study.
+    """
     address = address_of(states)
     resources: dict[str, float] = {}
     if address is None:
@@ -152,7 +155,7 @@ def session_options(states: Sequence[State], jobs: int | None, dashboard: bool) 
                 resources[name] = max(resources.get(name, 0.0), amount)
     # More jobs than cores are what the user asks for: they take turns.
     cores = None if jobs is None else max(jobs, num_cores())
-    return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=dashboard)
+    return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=dashboard, resume=resume)
 
 
 def _devices_of(config: ExperimentConfig) -> dict[str, float]:

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -95,8 +94,7 @@ def side_by_side(
     _stop_file(loop).unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    options = replace(session_options(loop.todo, jobs, dashboard), resume=loop.plan.resume)
-    with ray_session(options, lost) as url:
+    with ray_session(session_options(loop.todo, jobs, dashboard, loop.plan.resume), lost) as url:
         if url is not None:
             loop.callback.note(f"dashboard: {url}")
         fit(loop, jobs=jobs, other_code=other_code)

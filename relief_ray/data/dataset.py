@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -40,12 +39,12 @@ from relief_ray.plugins.reads import AT_IMPORT, Reads, noting
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError, listed, shown
 from relief_ray.support.files import (
     cache_root,
+    crc32_file,
     digest_files,
     disk_errors,
     exclusive,
     folder_atomic,
     page,
-    read_pieces,
     sha256_file,
     sha256_json,
     stamp,
@@ -239,7 +238,7 @@ def store(
     with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
         for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
-        written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
+        written = {name: {"sha256": sha256_file(part / name), "crc32": crc32_file(part / name)} for name in arrays}
         meta: dict[str, object] = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
         meta |= {"started": started, "parse_s": parse_s}
         (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True, default=numbers_or_text)))
@@ -292,7 +291,7 @@ def _check(path: Path, crc32: int, again: bool) -> None:
         now = stamp(path)
         if _CHECKED.get(path) == now and not again:
             return
-        why = "" if _crc32(path) == crc32 else "its bytes are not those that were written: CRC-32 differs"
+        why = "" if crc32_file(path) == crc32 else "its bytes are not those that were written: CRC-32 differs"
     except OSError as error:
         why = str(error)
     if why:
@@ -302,13 +301,6 @@ def _check(path: Path, crc32: int, again: bool) -> None:
 
 def _fix(folder: Path) -> str:
     return f"delete the folder {folder}, it is made again from the raw files"
-
-
-def _crc32(path: Path) -> int:
-    digest = 0
-    for piece in read_pieces(path):
-        digest = zlib.crc32(piece, digest)
-    return digest
 
 
 @dataclass(frozen=True, kw_only=True)

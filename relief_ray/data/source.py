@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped, counted
-from relief_ray.support.files import cache_root, disk_errors, read_pieces, stamp
+from relief_ray.support.files import cache_root, crc32_file, disk_errors, stamp
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -254,7 +254,7 @@ def _crcs(spec: DatasetSpec, source: Source, ends: Sequence[str]) -> dict[str, i
 @lru_cache(maxsize=1 << 12)
 def _crc32(path: Path, stamped: str) -> int:
     """Of a file with this stamp: a process that computes many cells reads it once."""
-    return reduce(lambda crc, piece: zlib.crc32(piece, crc), read_pieces(path), 0)
+    return crc32_file(path)
 
 
 def _lacking(

@@ -83,9 +83,8 @@ def _verdict(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool
             yield f"differs in the data: {again.data}"
 
     same = VERIFIED if again.first is not None else PARTLY
-    likely = "likely random numbers without a seed"
     return next(
-        (f"{text}; {likely}" for text in differences()),
+        (f"{text}; likely random numbers without a seed" for text in differences()),
         same + (again.reads and f", but {again.reads}: no record has it"),
     )
 

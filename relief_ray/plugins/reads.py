@@ -58,7 +58,10 @@ class Reads:
         return Reads(files=files, written=self.written, variables=variables, programs=programs)
 
     def opened(self, near: Path | None = None) -> list[Path]:
-        """Files that belong to nobody else; below ``near``, if given, all are somebody's data, and code is data too."""
+        """Data files that were opened: none of Python, of the system or of a library, and none that was written here.
+
+        ``near``: a folder of data. Whatever lies below it counts, except installed packages, and files of code count.
+        """
         files = sorted({file for file, _ in self.files if file not in self.written})
         files = [file for file in files if near is not None or file.suffix not in _CODE]
         return [file for file in files if file.is_file() and _is_data(file, near)]
@@ -118,9 +121,10 @@ def _note(event: str, values: tuple[object, ...]) -> None:
 
 
 def _opener(frame: FrameType) -> FrameType | None:
-    """The frame that opens a file: whose that is tells; None where it is Python, to show or import what is code.
+    """Return the frame of the code that opens a file; None where Python does so for an ``import`` or a traceback.
 
-    ``import name`` is code's, which ``plugins.load.sources`` finds; a name that is computed is nobody's import.
+    Modules that an ``import`` names are found by ``plugins.load.sources``. A module that is imported by a computed
+    name is not, so that its file counts as opened by the code that imports it.
     """
     each, inner = frame, frame
     while each.f_code.co_filename.startswith("<frozen importlib") and each.f_back is not None:

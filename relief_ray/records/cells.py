@@ -166,15 +166,15 @@ def refuse_linked(cell: Path) -> None:
 
 
 def refuse_contradicted(folder: Path, run: RunRecord) -> None:
-    """Refuse a run whose ledger and newest checkpoint do not fit together, or not a finished run.
+    """Refuse a run whose ledger lacks its newest checkpoint's round, or a finished one that lacks its last round.
 
     Raises:
         UserError: it says which.
     """
-    if run.status == "done" and (state := status_of(folder, run)).status == "failed":
-        raise UserError(state.why)
-    saved = _last_saved(folder)
-    if why := _behind(read_rounds(folder, run).numbers, saved):
+    if run.status == "done":
+        if (state := status_of(folder, run)).status == "failed":
+            raise UserError(state.why)
+    elif why := _behind(read_rounds(folder, run).numbers, _last_saved(folder)):
         raise UserError(f"{folder / ROUNDS_FILE}: {why}; {AGAIN}")
 
 

@@ -320,9 +320,14 @@ class Plan:
                 configured_fleet(config, num_clients(config.data.spec(), config.data))
 
     def untested(self) -> list[str]:
-        """Sentences on people of a user's data whom none of several folds tests: those of a preset are fixed."""
+        """Warnings of people in a user's data set whom no fold tests, in a study of several folds.
+
+        A preset's folds stay the same, however many people the data have.
+        """
         tested: dict[DataConfig, set[int]] = {}
-        for data in (cell.config.data for cell in self.cells if cell.config.data.has_folds):
+        for data in (cell.config.data for cell in self.cells):
+            if not data.has_folds or data.name in DATASETS:
+                continue
             tested.setdefault(data.model_copy(update={"fold": 0, "seed": 0}), set()).add(data.fold)
         return [
             f"data {data.name}: no fold of this study tests {several('subject', left)}, expected everybody: "
@@ -330,7 +335,6 @@ class Plan:
             for data, folds in tested.items()
             if (left := [s for number, s in enumerate(data.subject_ids()) if number // data.leave_out not in folds])
             and len(folds) > 1
-            and data.name not in DATASETS
         ]
 
     def refuse_foreign(self, typed: Mapping[str, str]) -> None:

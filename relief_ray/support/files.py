@@ -13,8 +13,10 @@ import json
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import reduce
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -134,6 +136,11 @@ def read_pieces(path: Path) -> Iterator[bytes]:
     with opened(path) as file:
         while piece := file.read(CHUNK_BYTES):
             yield piece
+
+
+def crc32_file(path: Path) -> int:
+    """Return the CRC-32 of a file's bytes."""
+    return reduce(lambda crc, piece: zlib.crc32(piece, crc), read_pieces(path), 0)
 
 
 def sha256_file(path: Path) -> str:

@@ -91,7 +91,7 @@ def test_an_altered_signal_is_refused(mini: Dataset, elsewhere: Path) -> None:
 def test_each_array_is_read_through_once_by_a_process(
     mini: Dataset, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digests, read = [], cached._crc32
+    digests, read = [], cached.crc32_file
 
     def counted(path: Path) -> int:
         digests.append(path.name)
@@ -99,7 +99,7 @@ def test_each_array_is_read_through_once_by_a_process(
 
     path = find_signal(reference_of(mini), "board")
     monkeypatch.setattr(cached, "_CHECKED", {})
-    monkeypatch.setattr(cached, "_crc32", counted)
+    monkeypatch.setattr(cached, "crc32_file", counted)
     assert find_signal(reference_of(mini), "board") == find_signal(reference_of(mini), "board") == path
     assert digests == ["signal.npy", "labels.npy", "bouts.npy", "filled.npy"], "by no other digest, and not again"
 

@@ -25,7 +25,6 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
-    config_value,
     grouped,
     split_name,
 )
@@ -122,12 +121,13 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
 
 def _own_rows(items: Iterable[GridItem]) -> dict[str, str]:
     """Fields of the user's own methods and device types: a row each."""
+    values = ((item.label, flat(item.config)) for item in items)
     own = (
-        (key.replace("strategy", f"`{item.label}`", 1), in_title(value))
-        for item in items
-        for prefix in ("fleet.types.", *(["strategy."] if is_path(config_value(item.config, "strategy.name")) else []))
-        for key, value in flat(item.config).items()
-        if key.startswith(prefix) and key != "strategy.name"
+        (key.replace("strategy", f"`{label}`", 1), in_title(value))
+        for label, config in values
+        for key, value in config.items()
+        if key.startswith(("fleet.types.", "strategy.") if is_path(config.get("strategy.name")) else "fleet.types.")
+        and key != "strategy.name"
     )
     return {key: ", ".join(dict.fromkeys(values)) for key, values in grouped(own).items()}
 
