@@ -408,10 +408,10 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
 
 def _found(module: str) -> str | None:
     """File that importing a module would read, if that is one of Python's sources."""
-    path, name = [*sys.path, str(Path.cwd())], ""
+    path = [*sys.path, str(Path.cwd())]
     for part in module.split("."):
-        name = f"{name}.{part}".strip(".")
-        spec = PathFinder.find_spec(name, path)
+        # By its last name: of a folder without ``__init__.py`` Python would ask for its parent, which is not imported.
+        spec = PathFinder.find_spec(part, path)
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or ())

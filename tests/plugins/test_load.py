@@ -225,6 +225,19 @@ def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):
     assert sources(["relief_ray.config.experiment", "never_imported"]) == ()
 
 
+def test_a_file_below_folders_without_init_is_found_where_nothing_of_them_is_imported(write):
+    """Python itself asks for the parent of such a folder, which a report has not imported."""
+    write("", "wide.__init__")
+    write("VALUE = 1\n", "wide.open.deep")
+    write("VALUE = 1\n", "bare.deep")
+    assert [s.name for s in sources(["wide.open.deep", "bare.deep"])] == [
+        "bare/deep.py",
+        "wide/__init__.py",
+        "wide/open/deep.py",
+    ]
+    assert not {"wide", "wide.open", "bare"} & sys.modules.keys()
+
+
 def test_of_an_installed_package_only_its_own_modules_count(write):
     write("import pkg_b\nimport pkg_a.part\n", "site-packages.pkg_a.__init__")
     write("", "site-packages.pkg_a.part")
