@@ -170,8 +170,8 @@ def rounded(layout: GroupLayout, selection: Selection, params: Params, form: For
 def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
     """An update as its server decodes it, rounded once, with the bytes that travelled both ways.
 
-    Its receipt held the bytes beside the two payloads. An update that its format cannot hold has the reason in
-    ``refusal``, with its values as they were.
+    Its receipt held the bytes beside the two payloads. An update that does not match its assignment, or that its
+    format cannot hold, has the reason in ``refusal``, with its values as they were.
     """
     receipt, task = update.receipt, update.receipt.assignment
     up, kept = task.charged_up or task.up, update.kept or None
@@ -181,6 +181,8 @@ def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
         bytes_up=receipt.bytes_up + (encoded_nbytes(layout, up, wire.up, num_kept) if up else 0),
         bytes_down=receipt.bytes_down + (encoded_nbytes(layout, task.down, wire.down) if task.down else 0),
     )
+    if refusal := mismatch(layout, update):
+        return replace(update, receipt=receipt, refusal=refusal)
     update = replace(update, receipt=receipt, kept={})
     if wire.keeps_payload:
         update = replace(update, payload=encode(layout, task.up, update.delta, wire.up, kept))
@@ -190,6 +192,23 @@ def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
     if refusal := _unfit(update.delta, delta, wire.up):
         return replace(update, refusal=refusal)
     return replace(update, delta=delta, receipt=replace(receipt, underflow=_underflow(update.delta, delta)))
+
+
+def mismatch(layout: GroupLayout, update: Update) -> str:
+    """What of an update's groups, lengths, type or ``kept`` is not as its assignment asks; empty: nothing."""
+    up = update.receipt.assignment.up
+    if set(update.delta) != set(up):
+        return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
+    for j, delta in update.delta.items():
+        expected = layout.num_values({j: up[j]})
+        if delta.dtype != torch.float32 or delta.shape != (expected,):
+            return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
+    for j, mask in update.kept.items():
+        if j not in up or mask.shape != update.delta[j].shape:
+            return f"group {j!r}: `kept` has shape {tuple(mask.shape)}, expected one answer for each value that is sent"
+        if lost := int(update.delta[j][~mask].count_nonzero()):
+            return f"group {j!r}: {lost} values that `kept` leaves out are not 0, but only kept values are sent"
+    return ""
 
 
 def _underflow(params: Params, decoded: Params) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from relief_ray.core.codec import mismatch
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite, inner_product
 from relief_ray.core.messages import (
     Assignment,
@@ -180,16 +181,10 @@ def apply_parts(
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
     """Reason why an update must not be summed or kept: groups, length, not finite, its format; None if it is sound."""
-    up, squares = update.receipt.assignment.up, update.receipt.sq_norm
-    if update.refusal:
-        return update.refusal
-    if set(update.delta) != set(up):
-        return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
-    for j, delta in update.delta.items():
-        expected = layout.num_values({j: up[j]})
-        if delta.dtype != torch.float32 or delta.shape != (expected,):
-            return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
-        if not isfinite(squares[j]):
+    if refusal := update.refusal or mismatch(layout, update):
+        return refusal
+    for j in update.delta:
+        if not isfinite(update.receipt.sq_norm[j]):
             return f"group {j!r}: {NOT_FINITE}"
     for name, value in update.receipt.stats.items():
         if not bool(torch.isfinite(value).all()):

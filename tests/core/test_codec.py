@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -270,6 +271,27 @@ def test_a_sent_update_is_rounded_once_and_charged_what_its_payload_has(form):
     assert update.receipt.bytes_down == 3 + encoded_nbytes(layout, layout.select(), "float16")
     # 1e-9 is below half of float16's smallest number, and of int8's step
     assert update.receipt.underflow == (0.25 if form in ("float16", "int8") else 0.0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"delta": {}}, "sent groups ['g'] that do not match its assignment"),
+        ({"delta": {"g": torch.ones(3)}}, "expected float32 (4,)"),
+        ({"delta": {"g": torch.ones(4, dtype=torch.float64)}}, "sent torch.float64 of shape (4,)"),
+        ({"delta": {"g": torch.ones(4), "h": torch.ones(1)}}, "sent groups ['h']"),
+        ({"kept": {"g": torch.tensor([True, False, True, False])}}, "2 values that `kept` leaves out are not 0"),
+        ({"kept": {"g": torch.ones(3, dtype=torch.bool)}}, "`kept` has shape (3,)"),
+        ({"kept": {"h": torch.ones(4, dtype=torch.bool)}}, "group 'h': `kept` has shape (4,)"),
+    ],
+)
+def test_an_update_that_does_not_match_its_assignment_is_refused_alike_in_every_format(form, changes, reason):
+    """Before it is rounded, which would hide it, and before its payload is written, which has kept values alone."""
+    layout, params = of_tensors([1.0, -2.0, 3.0, 4.0])
+    update = replace(an_update(layout, params), **changes)
+    refused = sent(layout, update, Wire(up=form, keeps_payload=True))
+    assert reason in refused.refusal and not refused.payload and refused.delta is update.delta
 
 
 def test_a_model_is_rounded_once_for_all_who_receive_it():
