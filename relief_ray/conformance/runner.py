@@ -284,7 +284,7 @@ _CHECKS: tuple[Check[_Bench], ...] = (
 
 
 class IsolationCheck(SerialExecutor):
-    """Trains every client twice more, the second time with other values wherever nothing was received or kept.
+    """Trains every client twice more, the second time with NaN wherever nothing was received or kept.
 
     A client has the values that came ``down``, those that it ``keep``s, and the model that all began with.
     """
@@ -315,13 +315,15 @@ class IsolationCheck(SerialExecutor):
     def _compare(
         self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
     ) -> None:
-        other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
+        # Rows in place of absent sensors' networks came down: they are of the server's own model both times.
+        held, received = self._worker.runs.received(models, task)
+        other = changed(self._layout, held, self._start, task, states.get(task.client, NO_STATE))
         result, changed_result = (
-            next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states))
-            for view in (models[task.view], other)
+            next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states, received))
+            for view in (held, other)
         )
         if _bits(result) != _bits(changed_result):
-            unsent = [j for j in self._layout.ids if not torch.equal(other[j], models[task.view][j])]
+            unsent = [j for j in self._layout.ids if j in held and not torch.equal(other[j], held[j])]
             raise Broken(
                 "received",
                 f"round {round_}: client {task.client} depends on values that it neither received nor kept, of groups "
@@ -329,15 +331,16 @@ class IsolationCheck(SerialExecutor):
             )
 
 
-def changed(layout: GroupLayout, theta: Params, start: Params, task: Assignment, state: ClientState) -> Params:
-    """Replace the values of ``theta`` that the client does not have: not in ``down``, not kept, not in ``start``."""
-    other: dict[str, Tensor] = {}
-    for j, values in theta.items():
+def changed(layout: GroupLayout, held: Params, start: Params, task: Assignment, state: ClientState) -> Params:
+    """Put NaN for values of its groups that the client does not have: not in ``down``, not kept, not in ``start``."""
+    other = dict(held)
+    for j in filter(task.holds, held):
+        values = held[j]
         known = values == start[j]
         for selection in (task.down, {k: part for k, part in task.keep.items() if k in state}):
             if j in selection:
                 known[layout.indices(j, selection[j])] = True  # indices: positions within the group
-        other[j] = torch.where(known, values, 3.0 * values + 0.1)
+        other[j] = torch.where(known, values, torch.nan)
     return other
 
 

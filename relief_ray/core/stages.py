@@ -197,6 +197,12 @@ def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]
     return below
 
 
+def absent_groups(stages: tuple[StageSpec, ...], present: Collection[str]) -> frozenset[GroupId]:
+    """Groups of those of the ``stages`` that depend on absent modalities alone."""
+    below = modalities_below(stages)
+    return frozenset(j for s in stages if below[s.id].isdisjoint(present) for j in s.groups)
+
+
 def received_rows(
     stages: tuple[StageSpec, ...], present: Collection[str], blocks: Collection[GroupId], missing: Missing
 ) -> tuple[str, ...]:

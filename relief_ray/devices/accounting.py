@@ -25,7 +25,7 @@ from relief_ray.core.messages import (
     StageTimes,
     Work,
 )
-from relief_ray.core.stages import CostTable, Engine, Missing, missing_mode, received_rows
+from relief_ray.core.stages import CostTable, Engine, Missing, absent_groups, missing_mode, received_rows
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.time import TimeModel, checked_times, clock_name
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, Footprint, Workload, footprint, num_steps, shares
@@ -61,22 +61,36 @@ class Counter:
         self.missing = missing
         self.optimizer_flops = optimizer_flops
         self.wire = wire
-        self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read], Footprint] = {}
+        self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read, bool], Footprint] = {}
         self._bytes: dict[tuple[_Parts, Format], int] = {}
+        self._absent: dict[tuple[tuple[str, ...], _Read], frozenset[GroupId]] = {}
         self._rows: dict[tuple[str, ...], int] = {}
 
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
         """FLOPs per window of ``task`` for a client of these modalities."""
         read = frozenset([task.output, *task.taps])
         missing = missing_mode(self.missing, omit_absent=task.omit_absent)
-        key = (present, engine, missing, frozenset(task.train.items()), read)
+        receives = self._receives_outputs(task, present)
+        key = (present, engine, missing, frozenset(task.train.items()), read, receives)
         if key not in self._footprints:
             _make_room(self._footprints)
             share = shares(self.layout, task.train)
             self._footprints[key] = footprint(
-                self.costs, present, share, engine, missing, read, self.optimizer_flops, self.wire.reachable
+                self.costs, present, share, engine, missing, read, self.optimizer_flops, receives
             )
         return self._footprints[key]
+
+    def _receives_outputs(self, task: Assignment, present: tuple[str, ...]) -> bool:
+        """Whether absent modalities' networks are not at the client, so that it has their outputs from the server.
+
+        That is ``transfer.download=reachable``, unless the task holds the whole model all the same.
+        """
+        if not self.wire.reachable:
+            return False
+        key = present, frozenset([task.output, *task.taps])
+        if key not in self._absent:
+            self._absent[key] = absent_groups(self.costs.running(key[1]), present)
+        return not all(map(task.holds, self._absent[key]))
 
     def nbytes_up(self, task: Assignment) -> int:
         """Length of the encoded update; 0 where nothing is sent."""
@@ -88,7 +102,7 @@ class Counter:
 
     def _rows_nbytes(self, task: Assignment, present: tuple[str, ...]) -> int:
         """Length of the rows in place of networks of absent modalities (``transfer.download=reachable``)."""
-        if not self.wire.reachable or task.omit_absent:
+        if task.omit_absent or not self._receives_outputs(task, present):
             return 0
         if present not in self._rows:
             stages, blocks = self.costs.running(), self.layout.blocks

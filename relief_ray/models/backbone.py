@@ -109,10 +109,9 @@ class Backbone:
         """The stages without their modules."""
         return tuple(s.spec for s in self.stages)
 
-    @property
-    def running(self) -> tuple[StageSpec, ...]:
-        """Those that run for the logits."""
-        below = ancestors(self.specs, {self.output})
+    def running(self, wanted: Collection[str] = ()) -> tuple[StageSpec, ...]:
+        """Those that run for the outputs ``wanted``, by default for the logits."""
+        below = ancestors(self.specs, wanted or {self.output})
         return tuple(s for s in self.specs if s.id in below)
 
     @property

@@ -33,7 +33,7 @@ from relief_ray.core.messages import (
     WeightedSum,
     masked_label,
 )
-from relief_ray.core.stages import Missing, missing_mode, received_rows
+from relief_ray.core.stages import Missing, absent_groups, missing_mode, received_rows
 from relief_ray.data.window_set import WindowSet
 from relief_ray.kernels.library import squares
 from relief_ray.models.backbone import build_verified
@@ -44,7 +44,7 @@ from relief_ray.server.reduction import Accumulator, blocks, leaf, measured, squ
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
 from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
-from relief_ray.training.forward_plan import Values, absent_groups
+from relief_ray.training.forward_plan import Values
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job, combine
 from relief_ray.training.local_step import NOTHING, ClientRun, Received
@@ -326,28 +326,30 @@ class ClientRuns:
     def received(self, models: Models, task: Assignment) -> tuple[Params, Received]:
         """What the client has of the model, and rows in place of absent sensors' networks that it has not.
 
-        Clients of a stack step through each other's stages, so they have everything.
+        Clients of a stack step through each other's stages, so they compute with everything.
         """
         theta, backbone, config = models[task.view], self._trainer.backbone, self._job.trainer
-        if config.stack > 1 or all(map(task.holds, theta)):
+        if all(map(task.holds, theta)):
             return theta, NOTHING
-        held = {j: value for j, value in theta.items() if task.holds(j)}
+        is_stacked = config.stack > 1
+        held = theta if is_stacked else {j: value for j, value in theta.items() if task.holds(j)}
         present, wanted = self._job.fleet[task.client].modalities, {task.output or backbone.output, *task.taps}
-        if absent_groups(backbone, present, wanted) <= held.keys():
+        if all(map(task.holds, absent_groups(backbone.running(wanted), present))):
             return held, NOTHING
         missing = missing_mode(config.missing, omit_absent=task.omit_absent)
         model, rows = self._rows.get((task.view, missing), ({}, {}))
         if model is not theta:
             rows = self._trainer.rows(theta, missing)
             self._rows[task.view, missing] = theta, rows
-        return held, Received(rows=rows, nbytes=rows_nbytes({s: rows[s].numel() for s in self.charged(task)}))
+        nbytes = rows_nbytes({s: rows[s].numel() for s in self.charged(task)})
+        return held, Received(rows={} if is_stacked else rows, nbytes=nbytes)
 
     def charged(self, task: Assignment) -> tuple[str, ...]:
         """Stages whose rows come down to the client, where it receives what its sensors reach alone."""
         if not self._job.trainer.wire.reachable or task.omit_absent:
             return ()
         layout, present = self._trainer.backbone.layout, self._job.fleet[task.client].modalities
-        return received_rows(self._trainer.backbone.running, present, layout.blocks, self._job.trainer.missing)
+        return received_rows(self._trainer.backbone.running(), present, layout.blocks, self._job.trainer.missing)
 
     @contextmanager
     def _blames(self, task: Assignment, round_: int) -> Iterator[None]:

@@ -172,13 +172,6 @@ def absent_rows(backbone: Backbone, missing: Missing) -> Values:
     return {s.spec.id: values[s.spec.id] for s in stages}
 
 
-def absent_groups(backbone: Backbone, present: Collection[str], wanted: Collection[str]) -> frozenset[GroupId]:
-    """Groups of stages that run for ``wanted`` ones and depend on absent modalities alone."""
-    running, below = ancestors(backbone.specs, wanted), modalities_below(backbone.specs)
-    absent = (s for s in backbone.specs if s.id in running and below[s.id].isdisjoint(present))
-    return frozenset(j for s in absent for j in s.groups)
-
-
 def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
     """Run ``stages`` in order on top of ``values``; one-row values are expanded to ``batch`` rows where needed."""
     for stage in stages:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from relief_ray.config.experiment import parse
 from relief_ray.conformance import runner as module
-from relief_ray.conformance.runner import WITHIN, ReferenceNumbers, agreement, reference_numbers
+from relief_ray.conformance.runner import WITHIN, IsolationCheck, ReferenceNumbers, agreement, reference_numbers
 from relief_ray.records.identity import machine_facts
+from tests.conformance.cases import BASE, drive
 
 HERE = ReferenceNumbers(
     machine=machine_facts(),
@@ -54,3 +56,12 @@ def test_this_machine_repeats_itself_and_another_order_of_summing_is_far_from_th
         assert agreement(reference_numbers(), reference).difference > 100 * WITHIN, "a wrong step is seen"
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+@pytest.mark.parametrize("strategy", ["relief", "relief_plus", "harmony"])
+def test_what_a_client_reaches_is_enough_for_it(strategy, missing, run_cache, tmp_path):
+    """With NaN in all that it neither received nor kept; rows of absent networks are of the server's model."""
+    sections = {"strategy": strategy, "transfer": {"download": "reachable"}}
+    config = parse({**BASE, **sections, "training": {**BASE["training"], "missing": missing}})
+    drive(config, tmp_path, make_executor=IsolationCheck)

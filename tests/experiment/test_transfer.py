@@ -12,10 +12,12 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.checkpoint import generations, load, round_of
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.strategies.relief.strategy import target_s
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, MOMENT, config_of, drive
 
 REACHABLE = {"download": "reachable"}
+FLOPS = {"planning_time": "flop_proportional"}
 
 
 def rounds_of(folder, **sections):
@@ -74,13 +76,33 @@ def test_harmony_receives_what_it_reaches_already(tmp_path):
     ]
 
 
-def test_what_is_priced_is_what_is_charged(tmp_path):
+@pytest.mark.parametrize("stack", [1, 2])
+def test_what_is_priced_is_what_is_charged(tmp_path, stack):
     transfer = {"up": "int8", "down": "float16", **REACHABLE}
-    setup = prepare(parse({**BASE, "strategy": "v1", "transfer": transfer}))
-    first = rounds_of(tmp_path, strategy="v1", transfer=transfer)[0]
+    sections = {"strategy": "v1", "transfer": transfer, "training": {**BASE["training"], "stack": stack}}
+    setup = prepare(parse({**BASE, **sections}))
+    first = rounds_of(tmp_path, **sections)[0]
     context = setup.context()
     for task, client in zip(setup.strategy.allocate(None, context), first.clients, strict=True):
         assert context.planner.nbytes(task.client, task) == (client.bytes_down, client.bytes_up)
+
+
+def test_a_whole_model_costs_the_same_whatever_clients_receive():
+    """FedAvg's round by every clock, and T*, whose ``T_o`` is the link's time of the whole model."""
+    whole, reachable = (
+        prepare(parse({**BASE, "strategy": "relief", "costs": FLOPS, "transfer": transfer}))
+        for transfer in ({}, REACHABLE)
+    )
+    assert whole.fedavg_reference() == reachable.fedavg_reference()
+    assert target_s(whole.config.strategy, whole.context()) == target_s(reachable.config.strategy, reachable.context())
+
+
+def test_what_the_tables_charge_is_the_same_whatever_clients_receive(tmp_path):
+    runs = [
+        rounds_of(tmp_path / name, strategy="harmony", costs={"accounting": "table"}, transfer=transfer)
+        for name, transfer in (("whole", {}), ("reachable", REACHABLE))
+    ]
+    assert [r.costs for r in runs[0]] == [r.costs for r in runs[1]]
 
 
 def test_models_are_tested_as_clients_receive_them_and_kept_as_they_are(run_with_formats):
