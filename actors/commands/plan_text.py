@@ -92,7 +92,13 @@ class Forecast:
     def text(self) -> str:
         """Table of cells by method, with time, disk, and the source of these estimates."""
         lines = self._of_grid() if self.plan.is_grid else self._of_runs()
-        return "\n".join([*lines, *(filled(f"WARNING: {text}", rest="  ") for text in self.plan.untested())])
+        told = {f"{s.cell.method}: {text}": None for s in self.states for text in self._warnings(s.name)}
+        doubts = (filled(f"WARNING: {text}", rest="  ") for text in (*told, *self.plan.untested()))
+        return "\n".join([*lines, *doubts])
+
+    def _warnings(self, name: str) -> Sequence[str]:
+        """What a run of the cell would say when it starts, where its method was timed."""
+        return self.known[name].warnings if name in self.known else ()
 
     def _of_grid(self) -> list[str]:
         """By setting too."""

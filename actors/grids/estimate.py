@@ -21,7 +21,7 @@ from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
 from relief_ray.studies.copies import Say
 from relief_ray.studies.loop import rounds_to_do
 from relief_ray.studies.plan import State
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import use_threads
 
 Workload = str
@@ -34,26 +34,31 @@ START_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """Cost of a cell: ``start_s`` and ``fixed_bytes`` once, ``round_s`` and ``round_bytes`` per round."""
+    """Cost of a cell: ``start_s`` and ``fixed_bytes`` once, ``round_s`` and ``round_bytes`` per round.
+
+    ``warnings``: what the run says when it starts.
+    """
 
     start_s: float
     round_s: float
     fixed_bytes: float
     round_bytes: float
     origin: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """Time and disk of one cell from now to its end, on one core; None where unknown, and ``origin`` says why.
 
-    ``first_s``: until the next round is committed.
+    ``first_s``: until the next round is committed. ``warnings``: of the round that was timed.
     """
 
     seconds: float | None
     num_bytes: int | None
     origin: str
     first_s: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def workload(config: ExperimentConfig) -> Workload:
@@ -96,10 +101,13 @@ def measured(folder: Path, start_s: float, origin: str) -> Rate:
 
 
 def _mean(rates: Sequence[Rate]) -> Rate:
-    number = len(rates)
-    names = ("start_s", "round_s", "fixed_bytes", "round_bytes")
-    means = {name: fmean(getattr(rate, name) for rate in rates) for name in names}
-    return Rate(**means, origin=f"{number} finished cell{'s' if number > 1 else ''}")
+    return Rate(
+        start_s=fmean(rate.start_s for rate in rates),
+        round_s=fmean(rate.round_s for rate in rates),
+        fixed_bytes=fmean(rate.fixed_bytes for rate in rates),
+        round_bytes=fmean(rate.round_bytes for rate in rates),
+        origin=counted(len(rates), "finished cell"),
+    )
 
 
 def probe_missing(
@@ -163,7 +171,8 @@ def probe(config: ExperimentConfig) -> Rate:
         run_opened(setup, folder)
         rate = measured(folder, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP / len(generations(folder)))
+        fixed_bytes = rate.fixed_bytes * KEEP / len(generations(folder))
+        return replace(rate, fixed_bytes=fixed_bytes, warnings=setup.warnings)
 
 
 def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
@@ -193,6 +202,7 @@ def _estimate(state: State, rate: Rate | UserError, like: str) -> Estimate:
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
         origin=like + rate.origin,
         first_s=rate.start_s + rate.round_s,
+        warnings=() if like else rate.warnings,
     )
 
 

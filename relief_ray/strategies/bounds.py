@@ -40,6 +40,7 @@ class Local(StrategyConfig):
     title = "local"
     kind = "bound"
     about = "no federation: each client keeps a model of its own"
+    only_whole = "each client keeps the whole model"
     no_average = "nothing is sent, every client keeps its own model"
     name: Literal["local"] = "local"
 

@@ -33,7 +33,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     uniform,
 )
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, listed
 from relief_ray.support.frozen import ReadWith as ReadWith
 from relief_ray.support.frozen import SwitchedConfig
 
@@ -245,6 +245,18 @@ def most_epochs(task: Assignment, context: RoundContext, limit_s: float) -> Assi
     fewer = (replace(task, epochs=epochs) for epochs in range(task.epochs, 1, -1))
     fitting = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s * (1.0 + SLACK))
     return next(fitting, replace(task, epochs=1))
+
+
+def late(deadline: str, limit_s: float, tasks: Iterable[Assignment], context: RoundContext) -> tuple[str, ...]:
+    """Warn of clients for whom not even one epoch ends in time (``most_epochs``); ``deadline``: what it is called."""
+    spent = {t.client: context.planner.times(t.client, replace(t, epochs=1)).busy_s for t in tasks}
+    over = [
+        f"client {n} ({s:.4g} s, {s - limit_s:.4g} s more)" for n, s in spent.items() if s > limit_s * (1.0 + SLACK)
+    ]
+    if not over:
+        return ()
+    short = f"{deadline} = {limit_s:.4g} s is too short for one epoch of {listed(over)}"
+    return (f"{short}; such a client runs one all the same",)
 
 
 def own_target(client: ClientInfo) -> EvalTarget:

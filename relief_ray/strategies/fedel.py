@@ -49,6 +49,7 @@ class FedEL(StrategyConfig):
 
     title = "FedEL"
     kind = "baseline"
+    only_whole = "it chooses what to train among the groups of all sensors"
     about = "a window of blocks slides to the output; each device trains its most important parts within T_th"
     citation = "zhang2025fedel"
     search = search_over("beta", (0.3, 0.6, 0.9))

@@ -21,7 +21,8 @@ from relief_ray.core.messages import Assignment, Reduced, ServerState
 from relief_ray.server.aggregation import apply_step
 from relief_ray.strategies.common import Allocate, Preset, batch_sizes, mean_change
 from relief_ray.strategies.fedavg import MEAN, FedAvg
-from relief_ray.strategies.fedprox import in_time
+from relief_ray.strategies.fedprox import with_deadline
+from relief_ray.support.errors import UserError
 
 # Arguments of a task: ``|a_n|``, and the largest one of its round.
 _STEPS, _MOST_STEPS = "effective_steps", "most_effective_steps"
@@ -41,9 +42,13 @@ class FedNova(FedAvg):
 
     def build(self) -> Strategy:
         """Build the strategy: FedAvg's tasks with fewer epochs and normalised weights."""
-        plain = super().build()
-        timely = partial(in_time, self.deadline_s, plain.allocate)
-        return replace(plain, allocate=partial(normalised, timely), aggregate=aggregate)
+        if type(self).server_step is not FedNova.server_step:
+            raise UserError(
+                f"class {type(self).__name__}: server_step is called by nobody, since FedNova has a step of its own; "
+                "derive from rr.FedAvg"
+            )
+        timely = with_deadline(super().build(), self.deadline_s)
+        return replace(timely, allocate=partial(normalised, timely.allocate), aggregate=aggregate)
 
 
 PRESETS = {"fednova": Preset(FedNova())}
@@ -73,9 +78,10 @@ def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> Serve
     tasks = [receipt.assignment for receipt in reduced.receipts]
     if not tasks:
         return state
+    mean = mean_change(MEAN, reduced, tools)
     most, steps = tasks[0].args[_MOST_STEPS], [task.args[_STEPS] for task in tasks]
     shares = [task.weight * number / most for task, number in zip(tasks, steps, strict=True)]
     effective = sum(p * number for p, number in zip(shares, steps, strict=True)) / sum(shares)
-    factor = sum(task.weight for task in tasks) / sum(shares) * (effective / most)
-    step = {j: factor * change for j, change in mean_change(MEAN, reduced, tools).items()}
+    factor = 1.0 if len(set(steps)) == 1 else sum(task.weight for task in tasks) / sum(shares) * (effective / most)
+    step = {j: factor * change for j, change in mean.items()}
     return replace(state, models={"global": apply_step(state.models["global"], step)})

@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from relief_ray.core.client import LocalStep
-from relief_ray.core.federated import RoundContext, Strategy
+from relief_ray.core.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.core.messages import Assignment, ServerState
-from relief_ray.strategies.common import Allocate, Preset, most_epochs, of_fastest_type, search_over
+from relief_ray.strategies.common import Allocate, Preset, late, most_epochs, of_fastest_type, search_over
 from relief_ray.strategies.fedavg import FedAvg
 
 
@@ -58,12 +58,28 @@ class FedProx(FedAvg):
     def build(self) -> Strategy:
         """Build the strategy: FedAvg with these hooks and, where asked for, fewer epochs."""
         plain = super().build()
-        allocate = plain.allocate if self.partial_work == "off" else partial(in_time, self.deadline_s, plain.allocate)
         is_mean = type(self).client_loss is FedProx.client_loss
-        return replace(plain, allocate=allocate, client=replace(plain.client, is_mean=is_mean))
+        tethered = replace(plain, client=replace(plain.client, is_mean=is_mean))
+        return tethered if self.partial_work == "off" else with_deadline(tethered, self.deadline_s)
 
 
 PRESETS = {"fedprox": Preset(FedProx())}
+
+
+def with_deadline(plain: Strategy, deadline_s: float | None) -> Strategy:
+    """FedAvg's ``plain`` tasks with the epochs that end by a deadline; None: the time of the fastest device type."""
+    insight = replace(plain.insight, warnings=partial(warnings, deadline_s, plain))
+    return replace(plain, allocate=partial(in_time, deadline_s, plain.allocate), insight=insight)
+
+
+def warnings(deadline_s: float | None, plain: Strategy, run: PlannedRun) -> tuple[str, ...]:
+    """Warn of clients for whom no epoch ends in time, after what ``plain`` warns of."""
+    everybody, state = replace(run.context, participants=run.context.fleet.clients), ServerState(models={})
+    limit_s = deadline_s or fastest_s(plain.allocate, state, everybody)
+    return (
+        *plain.insight.warnings(run),
+        *late("the deadline", limit_s, plain.allocate(state, everybody), everybody),
+    )
 
 
 def in_time(

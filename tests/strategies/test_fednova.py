@@ -8,6 +8,7 @@ import torch
 from relief_ray.core.messages import ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fednova import FedNova, effective_steps
+from relief_ray.support.errors import UserError
 from tests.strategies.test_fedprox import PerEpoch, models_after
 from tests.toy import FOUR, build, context_of, reduced_of, update_of
 
@@ -80,3 +81,21 @@ def test_equal_steps_are_fedavg_bit_for_bit(tmp_path):
     options = {"epochs": 3, "planner": PerEpoch(tau_s=(0.1,) * 4), "fleet": fleet}
     nova, plain = (models_after(c.build(), tmp_path, **options) for c in (FedNova(deadline_s=9.0), FedAvg()))
     assert all(torch.equal(nova[j], plain[j]) for j in plain)
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9, 0.99])
+def test_equal_steps_have_the_bits_of_fedavg_with_momentum_too(momentum):
+    """The factor is 1 then, not a product of rounded quotients."""
+    deltas = (0.1, 0.2, 0.3, 0.7)
+    nova, plain = (aggregated(c, (0.1,) * 4, deltas, momentum)[1] for c in (FedNova(deadline_s=99.0), FedAvg()))
+    assert nova == plain
+
+
+class Stepping(FedNova):
+    def server_step(self, mean, memory):
+        return mean, memory
+
+
+def test_a_server_step_that_nobody_would_call_is_refused():
+    with pytest.raises(UserError, match="class Stepping: server_step is called by nobody, since FedNova has a step"):
+        Stepping().build()

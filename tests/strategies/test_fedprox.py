@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.core.client import LocalStep, task_loss
+from relief_ray.core.federated import PlannedRun
 from relief_ray.core.messages import ServerState, StageTimes
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fednova import FedNova
 from relief_ray.strategies.fedprox import FedProx
 from tests.conformance.cases import config_of, drive
 from tests.toy import FOUR, bench, build, context_of, task_of, with_sgd
@@ -159,6 +161,18 @@ def test_epochs_are_those_that_end_before_the_deadline(deadline_s, expected):
     """A device takes 1 + e tau s, tau = (1, 1.2, 2, 20): the fastest type's slower client is done after 7 s."""
     config = FedProx(partial_work="deadline", deadline_s=deadline_s)
     assert epochs_of(config, (1.0, 1.2, 2.0, 20.0)) == expected
+
+
+@pytest.mark.parametrize("config", [FedProx(partial_work="deadline", deadline_s=6.0), FedNova(deadline_s=6.0)])
+def test_a_client_for_whom_no_epoch_ends_in_time_is_named(config):
+    """One epoch of 20 s and 1 s of link, against a deadline of 6 s."""
+    context = context_of(build(), FOUR, planner=PerEpoch(tau_s=(1.0, 1.2, 2.0, 20.0)), epochs=5, participants=[0])
+    said = config.build().insight.warnings(PlannedRun(context=context, clock="c", participation=1.0))
+    assert said == (
+        "the deadline = 6 s is too short for one epoch of client 3 (21 s, 15 s more); such a client runs one all the "
+        "same",
+    )
+    assert FedProx().build().insight.warnings(PlannedRun(context=context, clock="c", participation=1.0)) == ()
 
 
 def test_the_fleets_deadline_does_not_depend_on_who_takes_part():

@@ -88,7 +88,8 @@ def without_choice(client: ClientInfo, num_groups: int, *, is_bootstrap: bool) -
             "so that the server can measure how much clients disagree about each group. The next one has budgets."
         )
     return Explanation(
-        summary=f"V1 has no budget: {who} trains all {num_groups} groups that its sensors reach, in every round."
+        summary=f"There is no budget (budget=none): {who} trains all {num_groups} groups that its sensors reach, in "
+        "every round."
     )
 
 
@@ -117,13 +118,15 @@ def epochs_explained(bought: EpochsBought) -> Explanation:
     rows = [
         (str(n), f"{s:.3f}", _over(s, target_s), "yes" * (n == bought.chosen)) for n, s in enumerate(bought.seconds, 1)
     ]
-    is_late = bool(_over(spent_s, target_s))
+    has_choice = len(bought.seconds) > 1
+    epochs = f"It buys this client {counted(bought.chosen, 'epoch')}" if has_choice else "One epoch is all it may run"
+    is_late = has_choice and bool(_over(spent_s, target_s))
     late = f"Not one epoch fits: it runs one, and is done {spent_s - target_s:.3f} s after T*." if is_late else ""
     down, up = (f"{1 - own / whole:.0%}" for own, whole in zip(bought.nbytes, bought.whole_nbytes, strict=True))
     sections = (
         _target(bought),
         ExplanationSection(
-            heading=f"2. It buys this client {counted(bought.chosen, 'epoch')}, done after {spent_s:.3f} s",
+            heading=f"2. {epochs}, done after {spent_s:.3f} s",
             lines=(f"It trains all {len(bought.groups)} groups that its sensors reach.", *([late] if late else [])),
             head=("epochs", "busy, s", "over T*", "chosen"),
             rows=tuple(rows),

@@ -47,7 +47,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import SLACK, Preset, StrategyConfig, most_epochs, search_over, train_everything
+from relief_ray.strategies.common import SLACK, Preset, StrategyConfig, late, most_epochs, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.budget import (
     D_BAR,
@@ -67,7 +67,7 @@ from relief_ray.strategies.relief.explanation import (
     explanation,
     without_choice,
 )
-from relief_ray.support.errors import for_method, listed
+from relief_ray.support.errors import for_method
 
 _DEADLINE_TEXT = "RELIEF's budget: the least time in which every client can train its mandatory number of groups"
 
@@ -318,28 +318,17 @@ def fills_nothing(config: Relief, context: RoundContext) -> bool:
     return config.select == "none"
 
 
-def late(config: Relief, context: RoundContext) -> tuple[str, ...]:
-    """Warn of clients for whom not even one epoch ends within ``T*``: they run one all the same."""
-    target = target_s(config, context)
-    seconds = {
-        c.id: context.planner.times(c.id, replace(whole_reach(config, context, c), epochs=1)).busy_s
-        for c in context.fleet.clients
-    }
-    over = [
-        f"client {n} ({s:.4g} s, {s - target:.4g} s more)" for n, s in seconds.items() if s > target * (1.0 + SLACK)
-    ]
-    if not over:
-        return ()
-    return (f"T* = {target:.4g} s is too short for one epoch of {listed(over)}; such a client runs one all the same",)
-
-
 def doubts(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """Warn of a deadline that buys nothing, and of a model without blocks by sensor, of which nothing would be trained.
 
     ``mandatory_only`` chooses no groups.
     """
     if config.budget == "epochs":
-        return late(config, run.context)
+        if config.max_epochs == 1:  # T* decides nothing
+            return ()
+        context = run.context
+        reaches = (whole_reach(config, context, client) for client in context.fleet.clients)
+        return late("T*", target_s(config, context), reaches, context)
     if config.budget == "none" or config.select == "none":
         return ()
     tight = tight_deadline(config, run)

@@ -138,7 +138,7 @@ def test_explain_shows_prices_of_refused_groups(invoke, runs: Path) -> None:
 
 def test_explain_where_there_is_nothing_to_choose(invoke, runs: Path) -> None:
     assert "leaves nothing to explain" in invoke("explain", runs / "fedavg-s0", "--round=1", "--client=0").stdout
-    assert "V1 has no budget" in invoke("explain", runs / "v1-s0", "--round=1", "--client=0").stdout
+    assert "There is no budget" in invoke("explain", runs / "v1-s0", "--round=1", "--client=0").stdout
     assert "This round is the bootstrap" in invoke("explain", runs / "v3-s0", "--round=1", "--client=0").stdout
     random = invoke("explain", runs / "v3-s0", "--round=2", "--client=4").stdout
     assert "filled at random" in random and "The record of round 2 says the same." in random
