@@ -22,9 +22,9 @@ from benchmarks.study_remarks import surprises
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import figure_text
 from relief_ray.report.claims import ClaimResults, bound_text, judge, registry_of
-from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
+from relief_ray.report.comparison import Comparison, MethodResult, by_setting, compare_runs
 from relief_ray.report.remarks import stand_ins
-from relief_ray.report.runs import Loaded, Replicate, read_small
+from relief_ray.report.runs import Loaded, Replicate, read_small, take_inventory
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
 
@@ -33,6 +33,9 @@ STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
 PLUS = Path("results/plus")
 PLUS_PILOT = Path("results/plus_pilot")
+PLUS_PARTS = Path("results/plus_parts")
+# RELIEF+ in settings other than the study's: folders of committed runs.
+PLUS_ELSEWHERE = (Path("results/plus_elsewhere"), Path("results/plus_mhealth"))
 # The same methods with an optimizer and a rate of their own, and those without that `TABLE_ONE` has at another length.
 TUNED = Path("results/dsa_tuned")
 SHORT_RUNS = Path("results/dsa_short")
@@ -90,6 +93,61 @@ _PLUS: Mapping[str, str] = {
     "fedavg (e1-int8)": f"FedAvg, 1 epoch{_CODED}",
     "relief_plus (int8)": f"RELIEF+{_CODED}",
 }
+# Methods whose costs by format have a table of their own.
+_BY_FORMAT: Mapping[str, str] = {
+    "fedavg": "FedAvg, 5 epochs",
+    "fedavg (int8)": f"FedAvg, 5 epochs{_CODED}",
+    "fedavg (e1)": "FedAvg, 1 epoch",
+    "fedavg (e1-int8)": f"FedAvg, 1 epoch{_CODED}",
+    "relief": "RELIEF (V0), 5 epochs",
+    "relief (int8)": f"RELIEF (V0), 5 epochs{_CODED}",
+    "relief_plus": "RELIEF+ (own reach, 1 epoch)",
+    "relief_plus (int8)": f"RELIEF+{_CODED}",
+}
+_PARTS: Mapping[str, str] = {
+    **_BY_FORMAT,
+    "relief (groups-cohort)": "groups by T\\*, mean of cohorts",
+    "relief (epochs-cohort)": "epochs by T\\*, mean of cohorts",
+    "v1 (none-cohort)": "no budget, mean of cohorts",
+    "v2_mandatory (groups-participants)": "groups by T\\*, mean of all",
+    "v2_mandatory (epochs-participants)": "epochs by T\\*, mean of all",
+    "v1 (none-participants)": "no budget, mean of all",
+    "v2_mandatory (until-int8)": f"epochs by T\\*, mean of all{_CODED}",
+    "v2_mandatory (until-late-int8)": f"the same, by the T\\* of float32{_CODED}",
+    "fedprox": "FedProx, epochs by T\\*",
+    "fednova": "FedNova, epochs by T\\*",
+}
+# What one part changes in ``plus_parts``: in words, and the labels of the runs with it and without it.
+_STEPS: Sequence[tuple[str, str, str]] = (
+    ("epochs in place of groups by T\\*, mean of cohorts", "relief (epochs-cohort)", "relief (groups-cohort)"),
+    (
+        "epochs in place of groups by T\\*, mean of all",
+        "v2_mandatory (epochs-participants)",
+        "v2_mandatory (groups-participants)",
+    ),
+    ("mean of all in place of cohorts, groups by T\\*", "v2_mandatory (groups-participants)", "relief (groups-cohort)"),
+    ("mean of all in place of cohorts, epochs by T\\*", "v2_mandatory (epochs-participants)", "relief (epochs-cohort)"),
+    ("mean of all in place of cohorts, no budget", "v1 (none-participants)", "v1 (none-cohort)"),
+    ("own reach comes down in place of the whole model, V0", "relief (groups-cohort)", "relief"),
+    ("one epoch in place of epochs by T\\*", "relief_plus", "v2_mandatory (epochs-participants)"),
+    (f"one epoch in place of epochs by T\\*{_CODED}", "relief_plus (int8)", "v2_mandatory (until-int8)"),
+    ("one epoch in place of five, FedAvg", "fedavg (e1)", "fedavg"),
+    ("int8 and float16 in place of float32, FedAvg", "fedavg (int8)", "fedavg"),
+    ("int8 and float16 in place of float32, FedAvg with 1 epoch", "fedavg (e1-int8)", "fedavg (e1)"),
+    ("int8 and float16 in place of float32, V0", "relief (int8)", "relief"),
+    ("int8 and float16 in place of float32, RELIEF+", "relief_plus (int8)", "relief_plus"),
+)
+_ELSEWHERE: Mapping[str, str] = {
+    **_PLUS,
+    "v2_mandatory (int8, budget=epochs, max_epochs=5)": f"RELIEF+ with up to 5 epochs{_CODED}",
+}
+# What the settings of ``PLUS_ELSEWHERE`` may change, with the study's value, and in words.
+_WHERE: Mapping[str, tuple[str, str]] = {
+    "data.num_clients": ("-", "{} clients"),
+    "fleet.gap": ("-", "gap {}"),
+    "fleet.coupling": ("coupled", "coupling {}"),
+    "data.name": ("dsa", "MHEALTH"),
+}
 _NONE = "–"
 PAGES = (
     Path("docs/results.md"),
@@ -114,15 +172,15 @@ def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, C
     return {value: compare_runs(runs, parsed=as_read) for value, runs in groups.items()}
 
 
-def _row(results: Path, label: str) -> MethodResult:
+def _row(study: Comparison, label: str) -> MethodResult:
     """Return a method's figures.
 
     Raises:
         KeyError: it has no committed runs there.
     """
-    row = comparison(results).row(label)
+    row = study.row(label)
     if row is None:
-        raise KeyError(f"{results}: no runs of {label!r}")
+        raise KeyError(f"{study.title}: no runs of {label!r}")
     return row
 
 
@@ -140,10 +198,11 @@ _COLUMNS: Sequence[Column] = (
     *_SPEEDS,
     ("J a round", "energy_j", _WHOLE),
 )
+_UP: Column = ("upload, MiB", "up_mib", _MIB)
 _METHOD_COLUMNS: Sequence[Column] = (
     ("all sensors, %", "f1_canonical_percent", _POINTS),
     *_COLUMNS,
-    ("upload, MiB", "up_mib", _MIB),
+    _UP,
 )
 _MINUS = "minus FedAvg [95 %]"
 _METHOD_HEAD = (
@@ -172,11 +231,18 @@ _SHARES: Sequence[Column] = (
 _AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
 _OWN_AT_SECONDS: Column = ("own at equal seconds, %", "f1_own_sensors_at_seconds_percent", _POINTS)
 _PLUS_COLUMNS: Sequence[Column] = (_COLUMNS[0], _AT_SECONDS, _OWN_AT_SECONDS, *_SPEEDS[:-1], _COLUMNS[-1])
+_COSTS: Sequence[Column] = (
+    ("s a round", "round_s", _MIB),
+    *_SPEEDS[:-1],
+    _COLUMNS[-1],
+    _UP,
+    ("download, MiB", "down_mib", _MIB),
+)
 _MORE: Sequence[Column] = (
     *_COLUMNS,
     _AT_SECONDS,
     _RARE,
-    ("upload, MiB", "up_mib", _MIB),
+    _UP,
 )
 
 
@@ -185,12 +251,51 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[Column]) 
 
     ``names``: what the table calls each method, by the label that the records have.
     """
+    return table(["", *_scored_head(columns)], _scored(comparison(results), names, columns))
+
+
+def _scored_head(columns: Sequence[Column]) -> Sequence[str]:
+    return ("F1, %", _MINUS, *(heading for heading, _, _ in columns))
+
+
+def _scored(study: Comparison, names: Mapping[str, str], columns: Sequence[Column]) -> list[list[str]]:
+    """Return a row per method: what the table calls it, F1, its difference from FedAvg, further columns."""
     rows = []
-    for row in (_row(results, label) for label in names):
+    for row in (_row(study, label) for label in names):
         score = row.stats["f1_percent"]
-        scored = (names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE))
-        rows.append([*scored, *_values(row, columns)])
-    return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
+        f1 = f"{score.mean:.1f} ± {score.std:.1f}"
+        rows.append([names[row.label], f1, str(row.f1 or _NONE), *_values(row, columns)])
+    return rows
+
+
+def costs(results: Path, names: Mapping[str, str]) -> str:
+    """Return a table with a row per method: seconds, joules and bytes of a round, without scores."""
+    rows = [[names[label], *_values(_row(comparison(results), label), _COSTS)] for label in names]
+    return table(["", *(heading for heading, _, _ in _COSTS)], rows)
+
+
+def steps(results: Path, changes: Sequence[tuple[str, str, str]]) -> str:
+    """Return a table with a row per change of one part: paired differences, and the speed without it and with it."""
+    study = comparison(results)
+    rows = []
+    for words, changed, usual in changes:
+        found = [study.difference(changed, usual, figure) for figure in ("f1", "f1_own_sensors")]
+        gains = ["equal bits" if gain is not None and gain.is_still else str(gain or _NONE) for gain in found]
+        speeds = [_TIMES(_row(study, label).stats["speedup"].mean) for label in (usual, changed)]
+        rows.append([words, *gains, " to ".join(speeds)])
+    return table(["change", "F1 [95 %], points", "own sensors [95 %], points", "speed"], rows)
+
+
+def elsewhere(names: Mapping[str, str], columns: Sequence[Column]) -> str:
+    """Return ``methods`` for every setting of the folders of ``PLUS_ELSEWHERE``."""
+    studies = by_setting(take_inventory([ROOT / folder for folder in PLUS_ELSEWHERE], parsed=as_read))
+    rows = []
+    for study in studies:
+        usual = study.runs_of("fedavg")[0]
+        told = [words.format(usual.text(key)) for key, (value, words) in _WHERE.items() if usual.text(key) != value]
+        named = {**names, "fedavg": f"FedAvg, {usual.text('training.epochs')} epochs"}
+        rows += [[", ".join(told) or "gap 55, 8 clients", *row] for row in _scored(study, named, columns)]
+    return table(["", "", *_scored_head(columns)], rows)
 
 
 def all_methods(study: Comparison, more: Sequence[Column] = ()) -> str:
@@ -364,6 +469,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "plus_claims": partial(claims, PLUS),
     "plus_scatter": partial(sources_of_scatter, PLUS),
     "plus_alarms": partial(false_alarms, PLUS),
+    "plus_parts": partial(methods, PLUS_PARTS, _PARTS, (_COLUMNS[0], _AT_SECONDS, *_SPEEDS[:-1], _COLUMNS[-1])),
+    "plus_costs": partial(costs, PLUS_PARTS, _BY_FORMAT),
+    "plus_steps": partial(steps, PLUS_PARTS, _STEPS),
+    "plus_elsewhere": partial(elsewhere, _ELSEWHERE, _PLUS_COLUMNS),
     "plus_pilot": partial(methods, PLUS_PILOT, _PILOT, (_COLUMNS[0], *_SPEEDS[:-1], _COLUMNS[-1], _AT_SECONDS)),
     "methods_held_out": lambda: all_methods(comparison(TABLE_ONE["held out"])),
     "methods_within": lambda: all_methods(comparison(TABLE_ONE["within"]), [_OWN_SUBJECTS]),
