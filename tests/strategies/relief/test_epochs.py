@@ -1,12 +1,15 @@
 """``budget: epochs``: what T* buys a client that trains everything within its reach, and what it is told about it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from pydantic import ValidationError
 
+from relief_ray.config.experiment import parse
 from relief_ray.core.federated import ExplainRequest, PlannedRun
 from relief_ray.core.messages import ServerState, StageTimes
+from relief_ray.devices.fleet import with_windows
+from relief_ray.experiment.setup import configured_fleet, model_of
 from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.strategy import target_s
 from tests.strategies.relief.test_relief import CNN, PAPER
@@ -49,6 +52,45 @@ def test_epochs_by_hand():
     assert [t.epochs for t in tasks] == [3, 3, 3, 1, 1, 1, 1, 1]
     assert [len(t.train) for t in tasks] == [14] * 3 + [8] * 3 + [5] * 2
     assert all(t.up == t.train and t.phase == "train" for t in tasks), "there is no bootstrap"
+
+
+CODED = {"up": "int8", "down": "float16"}
+
+
+def on_dsa(epochs, formats, **fleet):
+    """What a round plans for the six clients of 931 windows that `dsa` held out has, without its files."""
+    sections = {
+        "data": {"name": "dsa", "split": "held_out_subject"},
+        "training": {"epochs": epochs, "optimizer": "sgd"},
+        "transfer": {**formats, "download": "reachable"},
+        "strategy": {"name": "relief", "budget": "epochs", "mean": "participants"},
+        "fleet": fleet,
+    }
+    config = parse(sections)
+    clients, types = configured_fleet(config, 6)
+    return model_of(config, config.data.spec(), with_windows(clients, [931] * 6), types, "naive")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "formats", "expected"),
+    [
+        (2, {}, {"A": 2, "B": 2, "C": 2}),
+        (2, CODED, {"A": 2, "B": 1, "C": 1}),
+        (5, {}, {"A": 5, "B": 4, "C": 3}),
+        (5, CODED, {"A": 5, "B": 3, "C": 1}),
+    ],
+)
+def test_epochs_that_t_star_buys_on_dsa(epochs, formats, expected):
+    model = on_dsa(epochs, formats)
+    tasks = model.strategy.allocate(ServerState(models={}), model.context())
+    assert {model.fleet[t.client].device: t.epochs for t in tasks} == expected
+
+
+def test_with_all_sensors_on_the_slowest_device_not_one_epoch_fits():
+    """T* = 0.944 s is the time of a device of type C for the blocks of three sensors; an epoch takes it 1.185 s."""
+    model = on_dsa(2, {}, coupling="inverted")
+    (said,) = model.strategy.insight.warnings(PlannedRun(context=model.context(), clock="c", participation=1.0))
+    assert said.startswith("T* = 0.944") and "(1.185 s, 0.24" in said
 
 
 def test_relief_plus_is_one_epoch_of_everything_within_reach():
@@ -121,3 +163,16 @@ def test_an_explanation_says_the_seconds_the_epochs_and_the_bytes():
 def test_what_a_budget_does_not_read_is_refused(settings):
     with pytest.raises(ValidationError, match="which does not read it"):
         Relief(**settings)
+
+
+def test_relief_plus_warns_of_epochs_of_few_steps():
+    """640 windows in batches of 32 are 20 steps; 608 are 19."""
+
+    def said(num_windows):
+        fleet = replace(PAPER, clients=tuple(replace(c, num_windows=num_windows) for c in PAPER.clients))
+        run = PlannedRun(context=context_of(CNN, fleet, 1, TAUS, epochs=5, batch_size=32), clock="c", participation=1.0)
+        return PRESETS["relief_plus"].config.build().insight.warnings(run)
+
+    assert said(640) == ()
+    (line,) = said(608)
+    assert line.startswith("one epoch is 19 steps for most clients") and "--set strategy.max_epochs=5" in line
