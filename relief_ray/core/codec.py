@@ -167,11 +167,13 @@ def rounded(layout: GroupLayout, selection: Selection, params: Params, form: For
     }
 
 
-def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
+def sent(layout: GroupLayout, update: Update, wire: Wire, *, is_rounded: bool = False) -> Update:
     """An update as its server decodes it, rounded once, with the bytes that travelled both ways.
 
     Its receipt held the bytes beside the two payloads. An update that does not match its assignment, or that its
     format cannot hold, has the reason in ``refusal``, with its values as they were.
+
+    ``is_rounded``: its values are what a format says already, and its receipt has their ``underflow``.
     """
     receipt, task = update.receipt, update.receipt.assignment
     up, kept = task.charged_up or task.up, update.kept or None
@@ -186,7 +188,7 @@ def sent(layout: GroupLayout, update: Update, wire: Wire) -> Update:
     update = replace(update, receipt=receipt, kept={})
     if wire.keeps_payload:
         update = replace(update, payload=encode(layout, task.up, update.delta, wire.up, kept))
-    if wire.up == "float32":
+    if wire.up == "float32" or is_rounded:
         return update
     delta = rounded(layout, task.up, update.delta, wire.up)
     if refusal := _unfit(update.delta, delta, wire.up):
@@ -211,10 +213,14 @@ def mismatch(layout: GroupLayout, update: Update) -> str:
     return ""
 
 
-def _underflow(params: Params, decoded: Params) -> float:
-    """Share of nonzero values that became 0."""
-    before, after = (sum(int(x.count_nonzero()) for x in values.values()) for values in (params, decoded))
+def lost_share(before: int, after: int) -> float:
+    """Share of so many nonzero values that became 0, where so many are left."""
     return (before - after) / before if before else 0.0
+
+
+def _underflow(params: Params, decoded: Params) -> float:
+    before, after = (sum(int(x.count_nonzero()) for x in values.values()) for values in (params, decoded))
+    return lost_share(before, after)
 
 
 def _unfit(params: Params, decoded: Params, form: Format) -> str:

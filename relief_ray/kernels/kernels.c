@@ -433,6 +433,78 @@ PUBLIC double relief_squares(long n, const R *x, const R *start, R *out) {
   return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
+#ifndef RELIEF_DOUBLE
+/* d = x - start as int8 codes of its tensors say it, in `out`: rint(d / s) s for s = max |d| / 127 of each tensor, 0
+ * where s is not normal. Its |.|^2 is returned. `told`: how many values were not 0 before and after; -1 where one cannot
+ * be sent so, and then nothing is rounded. The largest is found among the bits, where NaN is above infinity; a sum with
+ * 1.5 2^23 rounds to even. */
+enum { CHUNK = 2048 };
+APART uint32_t changes(long n, const float *x, const float *start, float *out) {
+  uint32_t largest = 0;
+  for (long from = 0; from < n; from += CHUNK) {
+    const long to = n - from < CHUNK ? n : from + CHUNK;
+    for (long i = from; i < to; i++) out[i] = x[i] - start[i];
+    for (long i = from; i < to; i++) {
+      uint32_t bits;
+      memcpy(&bits, out + i, sizeof bits);
+      bits &= 0x7fffffffu;
+      largest = bits > largest ? bits : largest;
+    }
+  }
+  return largest;
+}
+APART void says(long n, float *x, float s, int64_t *told) {
+  const float keep = s < 1.1754943508222875e-38f ? 0.0f : s, by = keep > 0 ? s : 1.0f;
+  uint32_t was = 0, now = 0;
+  for (long i = 0; i < n; i++) {
+    const float d = x[i], y = ((d / by + 12582912.0f) - 12582912.0f) * keep;
+    was += d != 0;
+    now += y != 0;
+    x[i] = y;
+  }
+  told[0] += was;
+  told[1] += now;
+}
+INLINE void squares_of(long n, const R *x, double *sum) {
+  double own[8];
+  memcpy(own, sum, sizeof own);
+  for (long i = 0; i < n; i += 8) squares8(x + i, 0, 0, own);
+  memcpy(sum, own, sizeof own);
+}
+PUBLIC double relief_coded(const float *x, const float *start, float *out, long num, const int64_t *lengths, float *s,
+                           int64_t *told) {
+  MODE(EXACT);
+  int fits = 1;
+  long n = 0;
+  for (long i = 0; i < num; n += lengths[i++]) {
+    const uint32_t largest = changes(lengths[i], x + n, start + n, out + n);
+    memcpy(s + i, &largest, sizeof *s);
+    s[i] /= 127.0f;
+    fits &= largest < 0x7f800000u && s[i] * 127.0f <= 3.4028234663852886e38f;
+  }
+  told[0] = told[1] = fits ? 0 : -1;
+  double sum[8] = {0};
+  long tensor = 0, end = num ? lengths[0] : 0;
+  for (long from = 0; from < n; from += CHUNK) {
+    const long to = n - from < CHUNK ? n : from + CHUNK;
+    for (long at = from; fits && at < to;) {
+      while (end <= at) end += lengths[++tensor];
+      const long stop = end < to ? end : to;
+      says(stop - at, out + at, s[tensor], told);
+      at = stop;
+    }
+    const long whole = from + (to - from) / 8 * 8;
+    squares_of(whole - from, out + from, sum);
+    if (whole < to) {
+      R rest[8] = {0};
+      copy(rest, out + whole, to - whole);
+      squares8(rest, 0, 0, sum);
+    }
+  }
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+#endif
+
 /* e^x for x <= 0 and ln(s) for s >= 1, in double precision, by series that are exact to its last places. */
 INLINE double exp_of(double x) {
   if (!(x >= -700)) return x != x ? x : 0;

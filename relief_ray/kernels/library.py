@@ -109,7 +109,8 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
     # Words of $CC may change what is made; which compiler it is must not.
     digest = sha256(SOURCE.read_bytes() + " ".join((*_named()[1:], *flags)).encode()).hexdigest()[:16]
     loaded = _load(f"kernels-{machine}-{digest}.so", flags)
-    loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
+    for name in ("loss", "squares", *(["coded"] if dtype == torch.float32 else [])):
+        getattr(loaded, f"relief_{name}").restype = ctypes.c_double
     if dtype == torch.float32 and (answer := _answer(loaded)) != _KNOWN:
         raise NoLibrary(
             f"{loaded._name} computes other numbers than every other machine's (check {answer}, expected {_KNOWN}): "
@@ -263,6 +264,20 @@ def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor
     table = (ctypes.c_int64 * len(rows))(*rows)
     of = library(moved[0][-1].dtype)
     _function(of, "steps", 3)(ctypes.addressof(rule), len(moved), ctypes.addressof(table))
+
+
+def coded(values: Tensor, start: Tensor, out: Tensor, lengths: Sequence[int]) -> tuple[float, int, int]:
+    """Put into ``out`` what int8 codes of ``values - start`` say, of tensors of these ``lengths`` one after the other.
+
+    Returns its ``squares``, and how many values were not 0 before and after rounding. Both numbers are -1, and ``out`` is
+    the difference itself, where int8 cannot hold a value. float32 (n,), each in one piece; the bits are those of
+    ``core.codec``, and ``out`` may be ``values``.
+    """
+    table, scales = torch.tensor([*lengths, 0, 0]), torch.empty(len(lengths))
+    told = table[len(lengths) :]
+    square = call("coded", values, start, out, len(lengths), table, scales, told)
+    before, after = told.tolist()
+    return square, before, after
 
 
 def squares(values: Tensor, start: Tensor | None = None, out: Tensor | None = None) -> float:

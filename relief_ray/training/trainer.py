@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.core.client import ClientContext, ClientProgram, Probed, send_all, task_loss
-from relief_ray.core.codec import cut, sent
+from relief_ray.core.codec import cut, lost_share, sent
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
 from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
-from relief_ray.kernels.library import require_library, squares
+from relief_ray.kernels.library import coded, require_library, squares
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.fused import KernelLinear, cross_entropy
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
@@ -178,8 +178,10 @@ class Trainer:
 
         ``in_place``: the delta may overwrite ``flat``.
         """
-        update = run.program.after(run.context, self._update(run, flat, in_place))
-        update = sent(self.backbone.layout, update, self.config.wire)
+        plain, is_rounded = self._update(run, flat, in_place)
+        update = sent(
+            self.backbone.layout, run.program.after(run.context, plain), self.config.wire, is_rounded=is_rounded
+        )
         statistics = self.backbone.statistics.state()
         return replace(update, state={**update.state, **statistics}) if statistics else update
 
@@ -284,7 +286,8 @@ class Trainer:
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
-    def _update(self, run: LoadedRun, flat: Tensor, in_place: bool) -> Update:
+    def _update(self, run: LoadedRun, flat: Tensor, in_place: bool) -> tuple[Update, bool]:
+        """The update, and whether its values are what int8 says already."""
         layout, context, task, clock = self.backbone.layout, run.context, run.task, run.clock
         # Updates leave on the CPU: one transfer from a GPU, none otherwise.
         theta = layout.views(flat.cpu())
@@ -292,14 +295,23 @@ class Trainer:
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] if in_place else torch.empty_like(local[j]) for j in task.up}
-        # What nobody changes on its way is measured while it is in the cache.
-        is_final = run.program.after is send_all and self.config.wire.up == "float32"
+        # What nobody changes on its way is measured, and rounded to int8, while it is in the cache; a payload is written
+        # of what is not rounded yet.
+        wire = self.config.wire
+        is_final = self.config.engine == "fused" and run.program.after is send_all
+        to_int8 = is_final and wire.up == "int8" and not wire.keeps_payload
         sq_norm: dict[GroupId, float] = {}
+        numbers: list[tuple[int, int]] = []
         for j, into in delta.items():
-            if self.config.engine == "fused" and is_final:
+            if to_int8:
+                lengths = layout.lengths(j, task.up[j])
+                sq_norm[j], before, after = coded(local[j], origin[j].contiguous(), into, lengths)
+                numbers.append((before, after))
+            elif is_final and wire.up == "float32":
                 sq_norm[j] = squares(local[j], origin[j].contiguous(), into)
             else:
                 torch.sub(local[j], origin[j], out=into)
+        is_rounded = to_int8 and all(before >= 0 for before, _ in numbers)
         work = Work(
             num_windows=len(run.data.labels),
             epochs=task.epochs,
@@ -316,8 +328,9 @@ class Trainer:
             stats=observed_rows(run),
             probes=tuple(run.probes),
             sq_norm=sq_norm,
+            underflow=lost_share(*map(sum, zip(*numbers, strict=True))) if is_rounded and numbers else 0.0,
         )
-        return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
+        return Update(receipt=receipt, delta=delta, state={**context.state, **kept}), is_rounded
 
     def _probe(self, run: ClientRun, trial: Assignment) -> Probed:
         """Take one step ``-lr g`` of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""

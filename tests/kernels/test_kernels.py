@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from relief_ray.core import codec
 from relief_ray.kernels import library
-from relief_ray.kernels.library import Kind, Rule, squares, steps
+from relief_ray.kernels.library import Kind, Rule, coded, squares, steps
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.fused import cross_entropy
 from relief_ray.support.errors import UserError
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
+from tests.core.test_codec import of_tensors
 from tests.kernels.builds import PLAIN, built, using
 
 pytestmark = pytest.mark.skipif(bool(library.why_missing()), reason=f"no library here: {library.why_missing()}")
@@ -250,3 +252,34 @@ def test_structures_are_those_of_the_source():
     fields = [name for of in (library.Conv, Rule) for name, _ in of._fields_]
     assert [name for part in named for name in part] == fields
     assert ctypes.sizeof(Rule) == 3 * 4 + 4 + 9 * 8
+
+
+@pytest.mark.parametrize("sizes", [[1], [2, 15], [16, 17, 33], [1000, 8], [2047, 2, 5000, 3]])
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38, 1.6e-36, 1e-20, 1.0, 7e3, 1e30, 3e38])
+def test_changes_as_int8_have_the_bits_of_the_codec(sizes, scale):
+    """Halves of a step, signs of 0, what the smallest scales make 0; squares are those of the rounded change."""
+    draw = torch.Generator().manual_seed(sum(sizes))
+    change = torch.randn(sum(sizes), generator=draw).clamp(-1, 1).mul(scale).to(torch.float32)
+    change[::3] = change[::3].sign() * (float(change.abs().max()) * 64.5 / 127)
+    change[::7] = -0.0
+    start = torch.zeros_like(change) if scale > 1e4 or scale < 1e-4 else torch.randn(len(change), generator=draw)
+    values = change + start
+    layout, params = of_tensors(*(x.tolist() for x in torch.split(values - start, sizes)))
+    expected = codec.rounded(layout, layout.select(), params, "int8")["g"]
+    square, before, after = coded(values, start, values, sizes)
+    assert values.view(torch.int32).tolist() == expected.view(torch.int32).tolist()
+    assert (before, after) == (int(params["g"].count_nonzero()), int(expected.count_nonzero()))
+    assert square == squares(expected)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.4028234663852886e38])
+def test_where_int8_cannot_hold_a_value_the_change_stays_as_it_is(value):
+    values, start = torch.linspace(-1, 1, 21), torch.zeros(21)
+    values[4] = value
+    out = torch.empty(21)
+    square, before, after = coded(values, start, out, [10, 11])
+    if (torch.tensor(abs(value)) / 127 * 127).isfinite():
+        assert before == 20 and math.isfinite(square)
+    else:
+        assert (before, after) == (-1, -1) and torch.equal(out.view(torch.int32), values.view(torch.int32))
+        assert math.isfinite(square) == math.isfinite(value)
