@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.engine.full import Sizes
     from benchmarks.engine.peers import Installed
 
-ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
+ALONE = ("waits", "roofline", "local", "predict", "profile", "gpu", "start")
 ON_RAY = ("noop", "recording", "fleet", "formats", "full")
 PARTS = (*ALONE, *ON_RAY)
 
@@ -81,7 +81,7 @@ def printed(name: str, pieces: Iterable[Figures]) -> Iterator[Figures]:
 
 def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
     """Figures of a part that needs no Ray session."""
-    from benchmarks.engine import gpu, local, predict, profile, roofline, start
+    from benchmarks.engine import gpu, local, predict, profile, roofline, start, waits
     from benchmarks.engine.scenario import Scenario
 
     def scenario(num_windows: int, epochs: int = local.EPOCHS) -> Scenario:
@@ -89,6 +89,8 @@ def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
 
     if name == "start":
         yield start.measure(folder, effort.start_turns, all_memory=effort.all_memory)
+    elif name == "waits":
+        yield waits.measure(folder / name, effort.waits_turns, effort.waits)
     elif name == "roofline":
         yield roofline.measure(scenario(effort.predict_windows, epochs=1), effort.local_turns)
     elif name == "predict":

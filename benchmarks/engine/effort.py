@@ -30,6 +30,8 @@ class Effort:
     noop_turns: int
     noop_rounds: int
     noop_sizes: tuple[int, ...]
+    waits: tuple[str, ...]
+    waits_turns: int
     start_turns: int
     all_memory: bool
     recording_turns: int
@@ -55,6 +57,8 @@ WHOLE = Effort(
     noop_turns=5,
     noop_rounds=50,
     noop_sizes=(8, 20, 50, 100),
+    waits=("help", "quick", "quick_gemm", "demo", "demo_gemm"),
+    waits_turns=2,
     start_turns=5,
     all_memory=True,
     recording_turns=5,
@@ -79,6 +83,8 @@ QUICK = Effort(
     noop_turns=2,
     noop_rounds=5,
     noop_sizes=(8, 100),
+    waits=("help", "quick"),
+    waits_turns=1,
     start_turns=1,
     all_memory=False,
     recording_turns=1,
@@ -103,6 +109,8 @@ TINY = Effort(
     noop_turns=1,
     noop_rounds=2,
     noop_sizes=(8, 100),
+    waits=("help",),
+    waits_turns=1,
     start_turns=1,
     all_memory=True,
     recording_turns=1,

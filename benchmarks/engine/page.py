@@ -30,7 +30,8 @@ VARIANTS = (
 
 def render(figures: Found) -> str:
     """Render the page from the figures."""
-    first = [head(figures), targets(figures), missed(figures), full(figures), local(figures), fleet(figures)]
+    first = [head(figures), waits(figures), targets(figures), missed(figures)]
+    first += [full(figures), local(figures), fleet(figures)]
     last = [
         noop(figures),
         recording(figures),
@@ -41,6 +42,28 @@ def render(figures: Found) -> str:
         environment(figures),
     ]
     return "\n\n".join(part for part in [*first, *last] if part) + "\n"
+
+
+# What is waited for, key of the figure.
+WAITS = (
+    ("`relief-ray --help`", "waits_help"),
+    ("`relief-ray run quick --strategies fedavg`: two rounds", "waits_quick"),
+    ("`relief-ray run demo --folds 0`: a fold of the demo", "waits_demo"),
+    ("round 1 of 100 clients begins, `relief-ray run`", "start_command"),
+)
+
+
+def waits(figures: Found) -> str:
+    """Section on whole commands, from their start to their end."""
+    rows = [
+        (text, *(number(figures.get(f"{key}{name}")) for name in ("_s", "_gemm_s", "_gemm_ratio")))
+        for text, key in WAITS
+        if f"{key}_s" in figures
+    ]
+    if not rows:
+        return ""
+    note = "From Enter to the prompt, or to what is named. Medians of the turns; each command is a process of its own."
+    return f"## What you wait for\n\n{note}\n\n{table(('what', 's', 'with engine `gemm`, s', 'times as long'), rows)}"
 
 
 def full(figures: Found) -> str:
@@ -193,6 +216,7 @@ TURNS = (
     ("fleet_turns", "a mixed fleet's round", None),
     ("noop_turns", "rounds in which nothing is trained", "noop_rounds"),
     ("start_turns", "start-up", None),
+    ("waits_turns", "whole commands", None),
     (f"recording_n{NUM_CLIENTS}_turns", "records and MLflow", f"recording_n{NUM_CLIENTS}_rounds"),
     ("predict_turns", "predictions", None),
     ("gpu_turns", "a fleet's round on a GPU", None),
