@@ -154,6 +154,19 @@ def test_the_committed_page_is_what_its_record_gives():
     assert (ROOT / "docs" / "performance.md").read_text() == render(record)
 
 
+def test_the_readme_says_how_fast_training_is():
+    record = json.loads((ROOT / "results" / "benchmarks" / "engine.json").read_text())
+    cases = [f"{data}{number}" for data in ("full_n", "full_dsa_n") for number in (8, 100)]
+    peers, flower = (
+        [record[f"{case}_vs_{peer}"] for case in cases for peer in names] for names in (("torch2", "pfl"), ("flower",))
+    )
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"Training through Ray is {min(peers):.1f} to {max(peers):.1f} times as fast as PyTorch or pfl in two processes. "
+        f"Beside Flower it is {min(flower):.1f} to {max(flower):.1f} times"
+    ) in text
+
+
 def test_nothing_measured_gives_a_page_with_a_head_alone():
     assert "## " not in render({"mode": "whole"}).replace("# Performance", "")
 
