@@ -269,8 +269,8 @@ def steps(rule: Rule, moved: Sequence[tuple[Tensor | None, Tensor | None, Tensor
 def coded(values: Tensor, start: Tensor, out: Tensor, lengths: Sequence[int]) -> tuple[float, int, int]:
     """Put into ``out`` what int8 codes of ``values - start`` say, of tensors of these ``lengths`` one after the other.
 
-    Returns its ``squares``, and how many values were not 0 before and after rounding. Both numbers are -1, and ``out`` is
-    the difference itself, where int8 cannot hold a value. float32 (n,), each in one piece; the bits are those of
+    Returns its ``squares``, and how many values were not 0 before and after rounding. Both numbers are -1, and ``out``
+    is the difference itself, where int8 cannot hold a value. float32 (n,), each in one piece; the bits are those of
     ``core.codec``, and ``out`` may be ``values``.
     """
     table, scales = torch.tensor([*lengths, 0, 0]), torch.empty(len(lengths))

@@ -162,8 +162,8 @@ def test_the_readme_says_how_fast_training_is():
     )
     text = " ".join((ROOT / "README.md").read_text().split())
     assert (
-        f"Training through Ray is {min(peers):.1f} to {max(peers):.1f} times as fast as PyTorch or pfl in two processes. "
-        f"Beside Flower it is {min(flower):.1f} to {max(flower):.1f} times"
+        f"Training through Ray is {min(peers):.1f} to {max(peers):.1f} times as fast as PyTorch or pfl in two "
+        f"processes. Beside Flower it is {min(flower):.1f} to {max(flower):.1f} times"
     ) in text
 
 
