@@ -295,8 +295,8 @@ class Trainer:
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] if in_place else torch.empty_like(local[j]) for j in task.up}
-        # What nobody changes on its way is measured, and rounded to int8, while it is in the cache. A payload is written
-        # before that.
+        # What nobody changes on its way is measured, and rounded to int8, while it is in the cache. A payload is
+        # written before that.
         wire = self.config.wire
         is_final = self.config.engine == "fused" and run.program.after is send_all
         to_int8 = is_final and wire.up == "int8" and not wire.keeps_payload
