@@ -315,15 +315,17 @@ class IsolationCheck(SerialExecutor):
     def _compare(
         self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
     ) -> None:
-        # Rows in place of absent sensors' networks came down: they are of the server's own model both times.
-        held, received = self._worker.runs.received(models, task)
-        other = changed(self._layout, held, self._start, task, states.get(task.client, NO_STATE))
+        theta, received = models[task.view], None
+        if self._worker.job.trainer.wire.reachable:
+            # Rows in place of absent sensors' networks came down: they are of the server's own model both times.
+            theta, received = self._worker.runs.received(models, task)
+        other = changed(self._layout, theta, self._start, task, states.get(task.client, NO_STATE))
         result, changed_result = (
             next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states, received))
-            for view in (held, other)
+            for view in (theta, other)
         )
         if _bits(result) != _bits(changed_result):
-            unsent = [j for j in self._layout.ids if j in held and not torch.equal(other[j], held[j])]
+            unsent = [j for j in self._layout.ids if j in theta and not torch.equal(other[j], theta[j])]
             raise Broken(
                 "received",
                 f"round {round_}: client {task.client} depends on values that it neither received nor kept, of groups "
@@ -331,11 +333,10 @@ class IsolationCheck(SerialExecutor):
             )
 
 
-def changed(layout: GroupLayout, held: Params, start: Params, task: Assignment, state: ClientState) -> Params:
-    """Put NaN for values of its groups that the client does not have: not in ``down``, not kept, not in ``start``."""
-    other = dict(held)
-    for j in filter(task.holds, held):
-        values = held[j]
+def changed(layout: GroupLayout, theta: Params, start: Params, task: Assignment, state: ClientState) -> Params:
+    """Put NaN for values of ``theta`` that the client does not have: not in ``down``, not kept, not in ``start``."""
+    other: dict[str, Tensor] = {}
+    for j, values in theta.items():
         known = values == start[j]
         for selection in (task.down, {k: part for k, part in task.keep.items() if k in state}):
             if j in selection:

@@ -169,6 +169,18 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         ),
         "neither received nor kept, of groups fusion.A.acc",
     ),
+    "reads networks that it did not receive": (
+        "received",
+        (
+            "def allocate(state, context):\n"
+            "    def reached(t):\n"
+            "        own = context.layout.select(context.layout.accessible(context.fleet[t.client].modalities))\n"
+            "        return replace(t, down=own, train=own, up=own)\n\n"
+            "    return tuple(map(reached, allocate_everything(state, context)))\n",
+            _build("change(allocate=allocate)"),
+        ),
+        "neither received nor kept, of groups ",
+    ),
     "a half model": (
         "state",
         _aggregate("return ServerState(models={'global': {'head.1': after.models['global']['head.1']}})"),
