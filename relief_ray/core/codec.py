@@ -173,7 +173,8 @@ def sent(layout: GroupLayout, update: Update, wire: Wire, *, is_rounded: bool = 
     Its receipt held the bytes beside the two payloads. An update that does not match its assignment, or that its
     format cannot hold, has the reason in ``refusal``, with its values as they were.
 
-    ``is_rounded``: its values are what a format says already, and its receipt has their ``underflow``.
+    ``is_rounded``: its values are what a format says already, and its receipt has their ``underflow``. Where int8 could
+    not hold one group, the others may be rounded all the same: such an update is refused.
     """
     receipt, task = update.receipt, update.receipt.assignment
     up, kept = task.charged_up or task.up, update.kept or None
@@ -206,8 +207,9 @@ def mismatch(layout: GroupLayout, update: Update) -> str:
         if delta.dtype != torch.float32 or delta.shape != (expected,):
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
     for j, mask in update.kept.items():
-        if j not in up or mask.shape != update.delta[j].shape:
-            return f"group {j!r}: `kept` has shape {tuple(mask.shape)}, expected one answer for each value that is sent"
+        if j not in up or mask.shape != update.delta[j].shape or mask.dtype != torch.bool:
+            found = f"{mask.dtype} of shape {tuple(mask.shape)}"
+            return f"group {j!r}: `kept` is {found}, expected a bool for each value that is sent"
         if lost := int(update.delta[j][~mask].count_nonzero()):
             return f"group {j!r}: {lost} values that `kept` leaves out are not 0, but only kept values are sent"
     return ""

@@ -282,8 +282,9 @@ def test_a_sent_update_is_rounded_once_and_charged_what_its_payload_has(form):
         ({"delta": {"g": torch.ones(4, dtype=torch.float64)}}, "sent torch.float64 of shape (4,)"),
         ({"delta": {"g": torch.ones(4), "h": torch.ones(1)}}, "sent groups ['h']"),
         ({"kept": {"g": torch.tensor([True, False, True, False])}}, "2 values that `kept` leaves out are not 0"),
-        ({"kept": {"g": torch.ones(3, dtype=torch.bool)}}, "`kept` has shape (3,)"),
-        ({"kept": {"h": torch.ones(4, dtype=torch.bool)}}, "group 'h': `kept` has shape (4,)"),
+        ({"kept": {"g": torch.ones(3, dtype=torch.bool)}}, "`kept` is torch.bool of shape (3,)"),
+        ({"kept": {"g": torch.ones(4, dtype=torch.int64)}}, "group 'g': `kept` is torch.int64"),
+        ({"kept": {"h": torch.ones(4, dtype=torch.bool)}}, "group 'h': `kept` is torch.bool of shape (4,)"),
     ],
 )
 def test_an_update_that_does_not_match_its_assignment_is_refused_alike_in_every_format(form, changes, reason):

@@ -19,7 +19,8 @@ def built(compiler, *more):
     flags = (*library.FLAGS, *library._level(library.platform.machine()).flags, *more)
     subprocess.run([compiler, *flags, "-o", str(path), str(library.SOURCE)], check=True, timeout=120)
     loaded = ctypes.CDLL(str(path))
-    loaded.relief_loss.restype = loaded.relief_squares.restype = ctypes.c_double
+    for name in ("loss", "squares", "coded"):
+        getattr(loaded, f"relief_{name}").restype = ctypes.c_double
     return loaded
 
 

@@ -106,8 +106,11 @@ def test_vectors_give_the_bits_of_plain_c(shape, seed):
 @pytest.mark.parametrize("flag", ["-O1", "-O2", PLAIN])
 def test_every_compiler_gives_the_same_bits(compiler, flag, monkeypatch):
     chosen = a_step("fused", WHOLE)
+    change = torch.randn(5003, generator=torch.Generator().manual_seed(1)), torch.zeros(5003)
+    told, out = coded(*change, as_said := torch.empty(5003), [17, 4986]), torch.empty(5003)
     with using(monkeypatch, built(compiler, flag)):
         assert are_equal(a_step("fused", WHOLE), chosen)
+        assert coded(*change, out, [17, 4986]) == told and torch.equal(out, as_said)
     assert difference(chosen, a_step("naive", WHOLE)) < 1e-4
 
 

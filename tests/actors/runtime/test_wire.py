@@ -64,6 +64,20 @@ def travelled(monkeypatch):
     return seen
 
 
+@pytest.mark.parametrize("stack", [1, 2])
+@pytest.mark.parametrize("reachable", [False, True])
+def test_kernels_round_to_int8_as_the_codec_does(tmp_path, reachable, stack):
+    """Where payloads are kept, updates are rounded by the codec; sums, squares and shares of underflow are the same."""
+    job = job_with(tmp_path, wire := Wire(up="int8", down="float16", reachable=reachable))
+    kernels, codec = (
+        replace(job, trainer=replace(job.trainer, engine="fused", stack=stack, wire=each))
+        for each in (wire, replace(wire, keeps_payload=True))
+    )
+    rounds = [SerialExecutor(each).train(*round_of(each, 1)) for each in (kernels, codec)]
+    assert same_round(*rounds)
+    assert [r.underflow for r in rounds[0].worked] == [r.underflow for r in rounds[1].worked]
+
+
 REDUCTIONS = {"sums": None, "single updates": Collect()}
 PAIRS = [
     pytest.param(wire, reduction, id=f"{name}, {kind}")
