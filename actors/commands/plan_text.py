@@ -92,12 +92,16 @@ class Forecast:
     def text(self) -> str:
         """Table of cells by method, with time, disk, and the source of these estimates."""
         lines = self._of_grid() if self.plan.is_grid else self._of_runs()
-        told = {f"{s.cell.method}: {text}": None for s in self.states for text in self._warnings(s.name)}
+        told = {
+            f"{' '.join(filter(None, (s.cell.setting, s.cell.method)))}: {text}": None
+            for s in self.states
+            for text in self._warnings(s.name)
+        }
         doubts = (filled(f"WARNING: {text}", rest="  ") for text in (*told, *self.plan.untested()))
         return "\n".join([*lines, *doubts])
 
     def _warnings(self, name: str) -> Sequence[str]:
-        """What a run of the cell would say when it starts, where its method was timed."""
+        """What the run that was timed for a cell's method and setting said when it started."""
         return self.known[name].warnings if name in self.known else ()
 
     def _of_grid(self) -> list[str]:

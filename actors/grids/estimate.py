@@ -36,7 +36,7 @@ START_S = 20.0
 class Rate:
     """Cost of a cell: ``start_s`` and ``fixed_bytes`` once, ``round_s`` and ``round_bytes`` per round.
 
-    ``warnings``: what the run says when it starts.
+    ``warnings``: what the run that was timed said when it started, in its ``setting``.
     """
 
     start_s: float
@@ -44,6 +44,7 @@ class Rate:
     fixed_bytes: float
     round_bytes: float
     origin: str
+    setting: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -128,7 +129,7 @@ def probe_missing(
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:
                     probe(shortened(state.config))
-                rates[key] = probe(state.config)
+                rates[key] = replace(probe(state.config), setting=state.cell.setting)
         except UserError as error:
             rates[key] = error
         except TimeIsUp:
@@ -202,7 +203,7 @@ def _estimate(state: State, rate: Rate | UserError, like: str) -> Estimate:
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
         origin=like + rate.origin,
         first_s=rate.start_s + rate.round_s,
-        warnings=() if like else rate.warnings,
+        warnings=() if like or rate.setting != state.cell.setting else rate.warnings,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from actors.commands.options import Options
+from actors.commands.plan_text import Forecast
 from actors.grids.estimate import (
     Estimate,
     estimates,
@@ -54,6 +55,20 @@ def test_finished_cells_tell_about_those_to_come(tmp_path):
     probed = probe_missing(entries, one_each=False, say=said.append)
     assert list(probed) == [(key[0], "relief")] and said == ["timing a round of relief on dsa_mini (1 of 1)"]
     assert estimates(entries, probed)[rest[0].cell.name].origin == "one timed round"
+
+
+def test_a_plan_repeats_what_the_timed_run_said_of_its_setting_alone(tmp_path):
+    """One epoch of RELIEF+ on tiny data is one step; a cell of another setting may be warned of something else."""
+    plan = tiny_plan(tmp_path, methods=("relief_plus",))
+    entries = plan.look()
+    probed = probe_missing(entries, one_each=False, say=[].append)
+    (rate,) = probed.values()
+    assert any("one epoch is" in text for text in rate.warnings)
+    known = estimates(entries, probed)
+    text = Forecast.of(plan, entries, known, None).text()
+    assert f"WARNING: {entries[0].cell.setting} relief_plus: one epoch is" in " ".join(text.split())
+    elsewhere = {key: replace(rate, setting="elsewhere") for key, rate in probed.items()}
+    assert "one epoch is" not in Forecast.of(plan, entries, estimates(entries, elsewhere), None).text()
 
 
 def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
