@@ -294,7 +294,10 @@ def elsewhere(names: Mapping[str, str], columns: Sequence[Column]) -> str:
         usual = study.runs_of("fedavg")[0]
         told = [words.format(usual.text(key)) for key, (value, words) in _WHERE.items() if usual.text(key) != value]
         named = {**names, "fedavg": f"FedAvg, {usual.text('training.epochs')} epochs"}
-        rows += [[", ".join(told) or "gap 55, 8 clients", *row] for row in _scored(study, named, columns)]
+        rows += [
+            [", ".join(told) or f"{usual.small.means.num_clients} clients", *row]
+            for row in _scored(study, named, columns)
+        ]
     return table(["", "", *_scored_head(columns)], rows)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from benchmarks.engine.noop import KINDS
-from benchmarks.engine.tables import TARGETS, Found, is_met, number, percent, table
+from benchmarks.engine.tables import TARGETS, Found, beside, is_met, number, percent, table
 
 Parts = Sequence[tuple[str, str]]
 PHASES: Parts = (
@@ -75,7 +75,9 @@ def missed(figures: Found) -> str:
             left = what_is_left(figures, key) or "not profiled"
             reason = why(figures, key)
             reason = f" ({reason})" if reason else ""
-            lines.append(f"- **{text}**: missed: found {number(value)}, target {aim}{reason}; what is left: {left}.")
+            lines.append(
+                f"- **{text}**: missed: found {beside(value, bound)}, target {aim}{reason}; what is left: {left}."
+            )
     if not lines:
         return ""
     note = (
@@ -96,6 +98,8 @@ def what_is_left(figures: Found, key: str) -> str:
         return largest(figures, "profile_type_c_reuse", PHASES)
     if key.startswith("noop_"):
         return largest(figures, case, ORCHESTRATION)
+    if key.startswith("formats_"):
+        return f"not profiled; half the range of the turns is {percent(figures.get(f'{case}_spread'))}"
     if key.startswith("gpu_"):
         return amounts(figures, "gpu", RATES, " samples/s")
     if key.startswith("pss_"):

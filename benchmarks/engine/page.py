@@ -62,7 +62,10 @@ def waits(figures: Found) -> str:
     ]
     if not rows:
         return ""
-    note = "From Enter to the prompt, or to what is named. Medians of the turns; each command is a process of its own."
+    note = (
+        "From Enter to the prompt, or to what is named, once kernels are built and data are in the cache. Medians of "
+        "the turns; each command is a process of its own."
+    )
     return f"## What you wait for\n\n{note}\n\n{table(('what', 's', 'with engine `gemm`, s', 'times as long'), rows)}"
 
 

@@ -90,10 +90,15 @@ def _target(figures: Found, key: str, text: str, bound: float) -> Row:
     aim = f"≥ {bound:g}" if bound > 0 else f"≤ {-bound:g}"
     if not isinstance(value, (int, float)):
         return (text, aim, "–", "not measured")
-    shown = number(value)
     if is_met(value, bound):
-        return (text, aim, shown, "yes")
-    return (text, aim, f"{value:.5g}" if shown == number(abs(bound)) else shown, "**no**")
+        return (text, aim, number(value), "yes")
+    return (text, aim, beside(value, bound), "**no**")
+
+
+def beside(value: float, bound: float) -> str:
+    """A figure that misses its aim, with digits enough to tell it from the aim."""
+    shown = number(value)
+    return f"{value:.5g}" if shown == number(abs(bound)) else shown
 
 
 def is_met(value: float, bound: float) -> bool:

@@ -92,6 +92,17 @@ def test_the_page_says_what_the_parts_found():
     assert f"int8 {coded[1]}." in text
 
 
+def test_settings_elsewhere_have_the_clients_that_their_runs_had():
+    assert [row[0] for row in rows_of("plus_elsewhere")[::4]] == [
+        "6 clients",
+        "100 clients",
+        "gap 10",
+        "coupling inverted",
+        "MHEALTH",
+    ]
+    assert {run.small.means.num_clients for run in comparison(PLUS_PARTS).runs} == {6}
+
+
 @pytest.mark.ci
 def test_chosen_values_stand_beside_the_same_round_with_the_papers():
     """By hand: means over replicates of FedAvg's fifteenth round, of 15 and of 200, and of their differences."""
