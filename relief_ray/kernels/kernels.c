@@ -419,25 +419,34 @@ INLINE void squares8(const R *x, const R *start, R *out, double *sum) {
   if (start) STORE(out, LOAD(d));
   for (int q = 0; q < 8; q++) sum[q] += (double)d[q] * (double)d[q];
 }
+INLINE void squares_of(long n, const R *x, const R *start, R *out, double *sum) {
+  double own[8];
+  R rest[3][8] = {{0}};
+  const long whole = n / 8 * 8, num = n - whole;
+  memcpy(own, sum, sizeof own);
+  for (long i = 0; start && i < whole; i += 8) squares8(x + i, start + i, out + i, own);
+  for (long i = 0; !start && i < whole; i += 8) squares8(x + i, 0, 0, own);
+  copy(rest[0], x + whole, num);
+  if (start) copy(rest[1], start + whole, num);
+  squares8(rest[0], start ? rest[1] : 0, rest[2], own);
+  if (start) copy(out + whole, rest[2], num);
+  memcpy(sum, own, sizeof own);
+}
+INLINE double added(const double *sum) {
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
 PUBLIC double relief_squares(long n, const R *x, const R *start, R *out) {
   MODE(EXACT);
   double sum[8] = {0};
-  R rest[3][8] = {{0}};
-  const long whole = n / 8 * 8, num = n - whole;
-  for (long i = 0; start && i < whole; i += 8) squares8(x + i, start + i, out + i, sum);
-  for (long i = 0; !start && i < whole; i += 8) squares8(x + i, 0, 0, sum);
-  copy(rest[0], x + whole, num);
-  if (start) copy(rest[1], start + whole, num);
-  squares8(rest[0], start ? rest[1] : 0, rest[2], sum);
-  if (start) copy(out + whole, rest[2], num);
-  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  squares_of(n, x, start, out, sum);
+  return added(sum);
 }
 
 #ifndef RELIEF_DOUBLE
 /* d = x - start as int8 codes of its tensors say it, in `out`: rint(d / s) s for s = max |d| / 127 of each tensor, 0
- * where s is not normal. Its |.|^2 is returned. `told`: how many values were not 0 before and after; -1 where one cannot
- * be sent so, and then nothing is rounded. The largest is found among the bits, where NaN is above infinity; a sum with
- * 1.5 2^23 rounds to even. */
+ * where s is not normal. Its |.|^2 is returned. `told`: how many values were not 0 before and after; -1 where one
+ * cannot be sent so, and then nothing is rounded. The largest is found among the bits, where NaN is above infinity; a
+ * sum with 1.5 2^23 rounds to even. */
 enum { CHUNK = 2048 };
 APART uint32_t changes(long n, const float *x, const float *start, float *out) {
   uint32_t largest = 0;
@@ -465,12 +474,6 @@ APART void says(long n, float *x, float s, int64_t *told) {
   told[0] += was;
   told[1] += now;
 }
-INLINE void squares_of(long n, const R *x, double *sum) {
-  double own[8];
-  memcpy(own, sum, sizeof own);
-  for (long i = 0; i < n; i += 8) squares8(x + i, 0, 0, own);
-  memcpy(sum, own, sizeof own);
-}
 PUBLIC double relief_coded(const float *x, const float *start, float *out, long num, const int64_t *lengths, float *s,
                            int64_t *told) {
   MODE(EXACT);
@@ -493,15 +496,9 @@ PUBLIC double relief_coded(const float *x, const float *start, float *out, long 
       says(stop - at, out + at, s[tensor], told);
       at = stop;
     }
-    const long whole = from + (to - from) / 8 * 8;
-    squares_of(whole - from, out + from, sum);
-    if (whole < to) {
-      R rest[8] = {0};
-      copy(rest, out + whole, to - whole);
-      squares8(rest, 0, 0, sum);
-    }
+    squares_of(to - from, out + from, 0, 0, sum);
   }
-  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  return added(sum);
 }
 #endif
 
