@@ -21,7 +21,7 @@ from actors.runtime import serialization
 from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.gauges import Gauges
-from actors.runtime.placement import WorkerGroup
+from actors.runtime.placement import WorkerGroup, driver_node
 from actors.runtime.worker_pool import WorkerPool
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundVoid
@@ -190,7 +190,7 @@ class Coordinator:
         return Progress(
             path=self._path,
             notes=tuple(self._notes[num_notes:]),
-            place=(os.getpid(), ray.get_runtime_context().get_node_id()),
+            place=(os.getpid(), driver_node()),
         )
 
     @ray.method(concurrency_group="control")

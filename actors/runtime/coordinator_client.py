@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
 from actors.runtime.errors import count_kills, describe_death, raised_there, reason
-from actors.runtime.placement import start_named, stay_here
+from actors.runtime.placement import driver_node, start_named, stay_here
 from actors.runtime.session import process_options
 from actors.runtime.worker import Handle
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
@@ -196,7 +196,7 @@ def _end(pulse: Pulse, error: RayError | _Frozen) -> str:
 def _kill(pulse: Pulse, *, no_restart: bool) -> None:
     """End a coordinator's process; on this node at once, elsewhere Ray takes some seconds for a frozen one."""
     ray.kill(pulse.coordinator, no_restart=no_restart)
-    if pulse.place is not None and pulse.place[1] == ray.get_runtime_context().get_node_id():
+    if pulse.place is not None and pulse.place[1] == driver_node():
         with suppress(OSError):
             os.kill(pulse.place[0], signal.SIGKILL)
 

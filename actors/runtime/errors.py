@@ -28,6 +28,7 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.blame import line_running
 from relief_ray.records.lock import LOCK_FILE
 from relief_ray.support.errors import ClientFailed, UserError, first_line
+from relief_ray.support.process import text_in
 
 
 class EvaluationFailed(RoundVoid):
@@ -108,10 +109,8 @@ _MAX_TAIL = 3
 
 def count_kills(counters: Path = _COUNTERS) -> int | None:
     """Processes that the kernel's out-of-memory killer has ended on this node since it started; None: not counted."""
-    with suppress(OSError):
-        counted = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), flags=re.M)
-        return int(counted[1]) if counted else None
-    return None
+    counted = re.search(r"^oom_kill (\d+)$", text_in(counters), flags=re.M)
+    return int(counted[1]) if counted else None
 
 
 def describe_death(folder: Path, trouble: str, kills_before: int | None, *, died: str, fewer: str) -> str:

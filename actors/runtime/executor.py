@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, permutations
 
 import ray
@@ -21,9 +21,11 @@ from actors.runtime.errors import EvaluationFailed, raise_cause
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
 from actors.runtime.placement import Resources, WorkerGroup, open_workers, slots_per_node
-from actors.runtime.scheduling import Scheduler
+from actors.runtime.scheduling import Scheduler, one_by_one
 from actors.runtime.serialization import EncodedModel, Packed, pack, unpack
 from actors.runtime.worker import (
+    FETCH_S,
+    Answer,
     EvalAnswer,
     EvalRequest,
     NeedsRows,
@@ -36,7 +38,7 @@ from actors.runtime.worker import (
     decoded,
     identify,
 )
-from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
+from actors.runtime.worker_data import JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.codec import decode
@@ -63,23 +65,19 @@ class JobData:
         self,
         job: Job,
         ref: ray.ObjectRef[Job],
-        mode: DataMode,
+        options: RuntimeConfig,
         workers: Sequence[RemoteWorker],
-        physical: bool,
-        encoded: bool,
     ) -> None:
         """Ask one worker of every other node for its data; it parses the dataset if necessary.
 
-        ``physical``: workers measure their calls; ``encoded``: as in ``JobBox``.
-
         Raises:
-            UserError: a node has other data than the driver, or has none and ``mode`` is ``node``.
+            UserError: a node has other data than the driver, or has none and ``runtime.data`` is ``node``.
         """
-        self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical, encoded=encoded)
+        self.box = JobBox(job=ref, data=options.data, home=identify().node, encoded=options.mode == "actors")
         self._sent: dict[str, ray.ObjectRef[WindowSet]] = {}
         self._workers, self._num_sent_bytes = workers, 0
-        self._nodes = {} if job.data is None or mode == "ship" else _survey(workers, self.box)
-        if mode == "node" and (absent := [data for data in self._nodes.values() if data.kind == "none"]):
+        self._nodes = {} if job.data is None or options.data == "ship" else _survey(workers, self.box)
+        if options.data == "node" and (absent := [data for data in self._nodes.values() if data.kind == "none"]):
             raise UserError("\n".join(refusal(job, data) for data in absent))
 
     @property
@@ -124,10 +122,10 @@ class JobData:
 
     def facts(self) -> dict[str, Json]:
         """Source of the data by kind of node, for the run's record."""
-        kinds = [data.kind for data in self._nodes.values()]
+        kinds = Counter(data.kind for data in self._nodes.values())
         return {
             "data": self.box.data,
-            "data_nodes": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+            "data_nodes": {kind: kinds[kind] for kind in sorted(kinds)},
             "data_sent_bytes": self._num_sent_bytes,
         }
 
@@ -151,6 +149,9 @@ def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]
             continue
     return answers
 
+
+# For sums for which somebody has waited in vain: whatever can be reached has come by then.
+_AGAIN_S = 2.0
 
 # Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
 
@@ -198,8 +199,7 @@ class Gather:
     def finish(self, moved_bytes: int) -> Trained:
         """Result of the round, once every piece is in."""
         assert not any(self._awaited), f"clients {self._awaited} are missing"
-        trained = combine(chain.from_iterable(self._rest), moved_bytes)
-        return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))
+        return combine(chain.from_iterable(self._rest), moved_bytes, self._tree.settled())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,8 +257,12 @@ class NodeSums:
             if not block.awaited and not block.is_sent:
                 block.is_sent = True
                 parts = [part for _, part in sorted(block.parts.items()) if part.sums is not None]
-                nodes = Counter(part.node for part in parts).most_common(1)
-                yield self._call([part.sums for part in parts], ((number, ()),), nodes[0][0] if nodes else "")
+                if parts:
+                    ((node, _),) = Counter(part.node for part in parts).most_common(1)
+                    yield self._call([part.sums for part in parts], ((number, ()),), node)
+                else:
+                    # Of no client: a worker's would be one more sum that can be lost with its node.
+                    block.total = ray.put(pack((Accumulator().sums(),)))
         totals = [block.total for block in self._blocks]
         if None not in totals and not self._is_sent:
             self._is_sent = True
@@ -269,19 +273,22 @@ class NodeSums:
         args = (addends, not pieces, self._layout)
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
-    def take(self, call: Call, sums: Packed[SentSums] | SumsRef | None) -> list[tuple[int, Assignment]]:
-        """Take the outcome of one of ``calls``; if there is none, add up in this process.
+    def take(
+        self, call: Call, sums: Packed[SentSums] | SumsRef | None, wait_s: float = FETCH_S
+    ) -> list[tuple[int, Assignment]]:
+        """Take the outcome of one of ``calls``; if there is none, add up in this process, which waits ``wait_s``.
 
         Returns the tasks that have to be trained once more, with their blocks, since their sums were lost.
         """
         addends, is_tree, _ = call.args
         assert isinstance(addends, list)
         if sums is None:
-            sums = added_up(addends, bool(is_tree), self._layout)
+            sums = added_up(addends, bool(is_tree), self._layout, wait_s)
         if sums is None:
             self._is_sent = False
-            there = [added_up([total], False, self._layout) is not None for total in addends] if is_tree else []
-            hit = [i for i, is_there in enumerate(there) if not is_there] if is_tree else [i for i, _ in call.pieces]
+            hit = [i for i, _ in call.pieces]
+            if is_tree:
+                hit = [i for i, total in enumerate(addends) if added_up([total], False, self._layout, _AGAIN_S) is None]
             return [again for number in hit for again in self._repeat(number)]
         if is_tree:
             assert isinstance(sums, Packed)
@@ -309,8 +316,7 @@ class NodeSums:
         """Result of the round, once all is added up."""
         assert self._sums is not None, "the round is not added up"
         parts = (part for block in self._blocks for _, part in sorted(block.parts.items()))
-        trained = combine((part.rest for part in parts), moved_bytes)
-        return replace(trained, reduced=replace(trained.reduced, sums=self._sums))
+        return combine((part.rest for part in parts), moved_bytes, self._sums)
 
 
 # A client's task -> what a call brings its worker: the models, the client's own, or a box with that.
@@ -399,9 +405,7 @@ class RayExecutor:
             boxed=options.physical,
             on_note=on_note,
         )
-        self._is_encoded = options.mode == "actors"
-        self._data = JobData(job, group.job, options.data, workers, options.physical, self._is_encoded)
-        self._tester: Worker | None = None
+        self._data = JobData(job, group.job, options, workers)
         worker_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._worker_of = self._data.by_shards(worker_of, lambda i, j: specs[i].bundle == specs[j].bundle)
         self._limits, self._test_limits = (Limits(setting=options.client_timeout_s) for _ in range(2))
@@ -430,22 +434,21 @@ class RayExecutor:
         calls = self._scheduler.calls(cut)
         gather = NodeSums(cut, deadline, self._job.layout) if self._keeps_sums(cut, calls) else Gather(cut)
         near = self._near(tasks) if isinstance(gather, NodeSums) else None
-        call_for = partial(self._train_call, round_, self._supply(models), states, deadline, near)
-        # Whole blocks in one call: the worker merges their sums as far as it can.
-        todo = deque(call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in calls)
-        for call, outcome in self.pool.run(todo):
+        call_for = partial(self._train_call, round_, self._supply(models), states, deadline, near, len(cut))
+        todo = deque(map(call_for, calls))
+        for call, outcome in self._outcomes(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome, self._job.layout))
-            elif isinstance(outcome, NeedsRows):
-                todo.append(self._with_rows(call, outcome))
             elif isinstance(gather, NodeSums) and call.method == "add_up":
                 sums = outcome.sums if isinstance(outcome, SumAnswer) else None
-                todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in gather.take(call, sums))
+                # A worker that died may have held none of the sums; else somebody has waited for them.
+                has_died = isinstance(outcome, LeftOut) and outcome.cause == "lost"
+                again = gather.take(call, sums, FETCH_S if has_died else _AGAIN_S)
+                todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in again)
             elif isinstance(outcome, LeftOut):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
-                    again = [(block, (task,)) for block, part in call.pieces for task in part]
-                    todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
+                    todo.extend(call_for(again, attempt=call.attempt + 1) for again in one_by_one(call.pieces))
                 else:
                     self._leave_out(gather, call, outcome)
             if isinstance(gather, NodeSums):
@@ -514,9 +517,9 @@ class RayExecutor:
         states: States,
         deadline: Deadline,
         near: Mapping[ClientId, str] | None,
+        num_blocks: int,
         pieces: tuple[Piece, ...],
         attempt: int = 0,
-        num_blocks: int | None = None,
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
@@ -525,7 +528,8 @@ class RayExecutor:
                 round=round_,
                 parts=parts,
                 states={c: states[c] for c in clients if c in states},
-                whole_blocks=None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks),
+                # Several blocks in one call are whole: the worker merges their sums as far as it can.
+                whole_blocks=(tuple(block for block, _ in pieces), num_blocks) if len(pieces) > 1 else None,
                 least_s=self._limits.least_s,
                 keeps_sums=near is not None,
             )
@@ -562,7 +566,7 @@ class RayExecutor:
         """
         workers = self._data.testers
         if not workers:
-            return dict(sorted(self._here.evaluate(models, targets, states, part).items()))
+            return self._here.evaluate(models, targets, states, part)
         model = self._put(models)
         number = max(1, min(len(workers), self.pool.num_places, len(self._job.parts[part])))
         bound = workers[:number] if len(workers) < len(self.pool.workers) else []
@@ -585,24 +589,26 @@ class RayExecutor:
                 )
             )
         total: dict[str, Tensor] = {}
-        for call, outcome in self.pool.run(todo):
+        for call, outcome in self._outcomes(todo):
             if isinstance(outcome, EvalAnswer):
                 self._test_limits.note(self.pool.took_s, self.pool.took_s)
                 answer = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in answer.items()}
-            elif isinstance(outcome, NeedsRows):
-                todo.append(self._with_rows(call, outcome))
             elif _may_try_again(call):
                 todo.append(replace(call, attempt=call.attempt + 1))
             elif isinstance(outcome, LeftOut):
                 raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
-        return {label: total[label] for label in sorted(total)}
+        return total
 
-    def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
-        """The same call once more, with the rows that its worker cannot read."""
-        *rest, rows = call.args
-        assert isinstance(rows, dict)
-        return replace(call, args=(*rest, rows | self._data.send(lack)))
+    def _outcomes(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | LeftOut]]:
+        """Yield outcomes as ``WorkerPool.run``; a worker that cannot read its rows gets its call again, with them."""
+        for call, outcome in self.pool.run(todo):
+            if isinstance(outcome, NeedsRows):
+                *rest, rows = call.args
+                assert isinstance(rows, dict)
+                todo.append(replace(call, args=(*rest, rows | self._data.send(outcome))))
+            else:
+                yield call, outcome
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
         """Put a model version into the object store: fetched once per node, read by all its workers without a copy."""
@@ -615,7 +621,7 @@ class RayExecutor:
 
     def _supply(self, models: Models) -> Supply:
         """The models of a round for its calls: one object for all, or each client's own as the codec writes it."""
-        if not self._is_encoded:
+        if not self._data.box.encoded:
             shared = self._put(models)
             return lambda task: shared
         contents: dict[object, tuple[Packed[EncodedModel], ray.ObjectRef[Packed[EncodedModel]]]] = {}
@@ -623,7 +629,8 @@ class RayExecutor:
         def own(task: Assignment) -> ray.ObjectRef[Packed[EncodedModel]] | ModelBox:
             held = frozenset(filter(task.holds, models[task.view]))
             present = self._job.fleet[task.client].modalities
-            key = task.view, frozenset(task.down.items()), held, present, task.omit_absent, task.output
+            outputs = task.output, task.taps
+            key = task.view, frozenset(task.down.items()), held, present, task.omit_absent, outputs
             if key not in contents:
                 packed = pack(self._encoded(models, task, is_whole=len(held) == len(models[task.view])))
                 contents[key] = packed, ray.put(packed)
@@ -641,11 +648,10 @@ class RayExecutor:
         runs = self._here.runs
         return EncodedModel.of(self._job, task, *runs.received(models, task), runs.charged(task))
 
-    @property
+    @cached_property
     def _here(self) -> Worker:
         """A worker in this process."""
-        self._tester = self._tester or Worker(self._job)
-        return self._tester
+        return Worker(self._job)
 
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""

@@ -10,7 +10,7 @@ from ray.util.metrics import Gauge
 
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RoundRecord
-from relief_ray.studies.progress import View
+from relief_ray.studies.progress import View, headline_f1
 
 # Labels of gauges, and by their names, without `ray_relief_`, what they show.
 _RUN: Final = ("cell", "strategy", "dataset", "seed")
@@ -47,7 +47,7 @@ def num_stragglers(record: RoundRecord, clock: str) -> int:
 
 def figures(record: RoundRecord, clock: str) -> dict[str, float]:
     """A round's figures by name; F1 only where the round was evaluated."""
-    totals, metrics = record.totals[clock], record.metrics or record.validation
+    totals = record.totals[clock]
     values = {
         "round": float(record.round),
         "simulated_seconds": totals.time_s,
@@ -56,8 +56,8 @@ def figures(record: RoundRecord, clock: str) -> dict[str, float]:
         "bytes_down": float(totals.bytes_down),
         "stragglers": float(num_stragglers(record, clock)),
     }
-    if metrics is not None and metrics.headline is not None:
-        values["f1"] = metrics.headline
+    if (f1 := headline_f1(record)) is not None:
+        values["f1"] = f1
     return values
 
 

@@ -43,8 +43,7 @@ class DeviceWatch(PowerMeter):
 
     def __init__(self) -> None:
         """Look for the board's sensors."""
-        self._board = board_root()
-        super().__init__(self._board)
+        super().__init__(board_root())
         self._down_s: float | None = None
 
     def fetch(self, box: ModelBox) -> Packed[EncodedModel]:
@@ -66,7 +65,7 @@ class DeviceWatch(PowerMeter):
             energy_of=None if total is None or total.energy_j is None else total.sensor,
             energy_by_rail={rail.label: rail.energy_j for rail in self.by_rail() if rail.energy_j is not None},
             energy_dropped=None if total is None else total.dropped,
-            power_mode=power_mode(self._board),
+            power_mode=power_mode(self._root),
             temperature_c=self.heats[-1].hottest_c,
             throttled=self.was_throttled,
         )

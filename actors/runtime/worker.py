@@ -81,7 +81,7 @@ SentSums = tuple["Sums | EncodedSums", ...]
 SumsRef = ray.ObjectRef[Packed[SentSums]]
 
 # Sums that do not come within this time lie on a node that is lost.
-_FETCH_S = 20.0
+FETCH_S = 20.0
 
 # Ray types the methods of a handle as taking and giving nothing that a checker could use.
 Handle = Any
@@ -200,7 +200,7 @@ class ClientWorker:
         Raises:
             UserError: other data than the driver's.
         """
-        return self._look(box, {}).node_data()
+        return self._look(box, {}).node_data
 
     @errno_travels()
     def train(
@@ -286,7 +286,7 @@ class ClientWorker:
 
     def _ready(self, data: WorkerData) -> Worker:
         if self._worker is None:
-            if data.node_data().kind == "none":  # rows that were sent count as moved in the job that fetches them
+            if data.node_data.kind == "none":  # rows that were sent count as moved in the job that fetches them
                 self._inputs = InputCache()
             job = data.job.on_this_machine()
             if data.box.encoded:
@@ -312,10 +312,12 @@ def decoded(sums: Sums | EncodedSums, layout: GroupLayout) -> Sums:
     return sums.decoded(layout) if isinstance(sums, EncodedSums) else sums
 
 
-def added_up(addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout) -> Packed[SentSums] | None:
+def added_up(
+    addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout, wait_s: float = FETCH_S
+) -> Packed[SentSums] | None:
     """Add up sums that lie on nodes, as ``add_up`` does; None if one is lost or late."""
     try:
-        packs = ray.get(list(addends), timeout=_FETCH_S)
+        packs = ray.get(list(addends), timeout=wait_s)
     except RayError:
         return None
     parts: list[Sums] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +21,6 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError, listed, several
 from relief_ray.training.executor import client_windows
 from relief_ray.training.job import Job
-
-DataMode = Literal["auto", "node", "ship"]
 
 # References in a mapping are not fetched by Ray itself: a worker fetches those that it has to read.
 RowBoxes = Mapping[str, "ray.ObjectRef[WindowSet]"]
@@ -36,11 +35,9 @@ class JobBox:
 
     job: ray.ObjectRef[Job]
     """The job; a worker reads it once, after the handshake."""
-    data: DataMode
+    data: Literal["auto", "node", "ship"]
     home: str
     """Ray's id of the node on which the windows' file is."""
-    physical: bool = False
-    """Whether workers measure their calls, as devices (``runtime.physical``)."""
     encoded: bool = False
     """Whether models and updates travel as the codec writes them, each client's by itself."""
 
@@ -78,21 +75,16 @@ class WorkerData:
     def __init__(self, job: Job, box: JobBox, node: str) -> None:
         """``node``: Ray's id of this worker's node."""
         self.job, self.box, self._node = job, box, node
-        self._data: NodeData | None = None
         self.sent: RowBoxes = {}
         self.fetched_bytes = 0
 
+    @cached_property
     def node_data(self) -> NodeData:
         """This node's part of the data; the first process that is asked parses them, where they have to be.
 
         Raises:
             UserError: the node's data are others than the driver's, or a shard cannot be read.
         """
-        if self._data is None:
-            self._data = self._look()
-        return self._data
-
-    def _look(self) -> NodeData:
         machine = f"node {socket.gethostname()} ({self._node[:8]})"
         if self.box.data == "ship":
             return NodeData(kind="none", machine=machine, why="as configured")
@@ -111,7 +103,7 @@ class WorkerData:
         Raises:
             UserError: they may not be sent: ``runtime.data=node``, or this node holds other clients' shards.
         """
-        data = self.node_data()
+        data = self.node_data
         if data.kind == "none":
             missing = {name: windows for name, windows in wanted.items() if name not in self.sent}
             if missing and self.box.data == "node":
@@ -129,7 +121,7 @@ class WorkerData:
 
     def readable(self, name: str, windows: WindowSet) -> WindowSet:
         """The same windows where this process can read them (``Worker``)."""
-        data = self.node_data()
+        data = self.node_data
         if data.kind == "none":
             sent: WindowSet = ray.get(self.sent[name])
             assert sent.rows is not None

@@ -36,9 +36,9 @@ PROBE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _MAX_DEATHS = 5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Call:
-    """Call of a worker's method."""
+    """Call of a worker's method, equal to itself alone: the arrays of two are never compared."""
 
     method: str
     args: tuple[object, ...]
@@ -333,10 +333,8 @@ class WorkerPool:
 
         ``elapsed_s``: seconds since the last look.
         """
-        now_s, stuck = time.monotonic(), list[tuple[Call, list[RemoteWorker]]]()
-        for call in todo:
-            if not any(worker.usable for worker in self._candidates(call)):
-                stuck.append((call, self._candidates(call)))
+        now_s, waiting = time.monotonic(), [(call, self._candidates(call)) for call in todo]
+        stuck = [(call, workers) for call, workers in waiting if not any(worker.usable for worker in workers)]
         for worker in {worker.index: worker for _, candidates in stuck for worker in candidates}.values():
             worker.waited_s += elapsed_s
         for call, workers in stuck:
@@ -344,10 +342,10 @@ class WorkerPool:
                 worker.gone or ((worker.passed_over or worker.waited_s > self.lost_wait_s) and worker.is_absent(now_s))
                 for worker in workers
             ):
-                _remove(todo, call)
+                todo.remove(call)
                 yield call, workers[0].loss
         for call in [c for c in todo if now_s > c.until_s]:
-            _remove(todo, call)
+            todo.remove(call)
             lost = next((worker for worker in self._candidates(call) if worker.trouble), None)
             no_turn = LeftOut(why="its turn did not come before the round's time was over", cause="timeout")
             yield call, no_turn if lost is None else lost.loss
@@ -480,10 +478,3 @@ class WorkerPool:
             if worker.gone or worker.is_reported or worker.waited_s:
                 self.on_note(f"{worker.name}: {worker.trouble or 'answers again'}")
             worker.is_reported = False
-
-
-def _remove(todo: deque[Call], call: Call) -> None:
-    """Take this very call out; equal arguments are not compared, which arrays would not allow."""
-    kept = [other for other in todo if other is not call]
-    todo.clear()
-    todo.extend(kept)

@@ -17,7 +17,7 @@ from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.reduction import blocks
-from relief_ray.support.errors import ClientFailed, UserCodeError, UserError
+from relief_ray.support.errors import ClientFailed, LeftOut, UserCodeError, UserError
 from relief_ray.training.executor import SerialExecutor, Worker
 from relief_ray.training.job import combine
 from tests.actors.runtime import federation
@@ -185,12 +185,29 @@ def test_clients_whose_sums_are_lost_twice_are_left_out(cluster, twelve):
     assert same_round(done, gather.finish(0))
 
 
+def test_a_block_without_an_update_has_no_sum_that_can_be_lost(cluster, twelve):
+    why = LeftOut(cause="timeout", why="no answer within 10 s")
+    round_, gather = Round(twelve), Gather(Round(twelve).cut)
+    for client, single in enumerate(round_.singles):
+        block = next(i for i, tasks in enumerate(round_.cut) if client in [t.client for t in tasks])
+        if client in (1, 2):
+            round_.sums.add(block, [client], lost([client], why))
+        else:
+            round_.answer(client)
+        gather.add(block, [client], lost([client], why) if client in (1, 2) else single)
+    calls = list(round_.sums.calls())
+    numbers = [call.pieces[0][0] for call in calls]
+    assert numbers == [n for n in range(len(round_.cut)) if n != 1], "block 1 has nothing to add up"
+    assert [again for call in calls for again in round_.sums.take(call, None)] == []
+    assert round_.add_up() == [] and same_round(round_.sums.finish(0), gather.finish(0))
+
+
 def same_counts(on_workers, serial, job):
     """Every test window is counted once, however many hosts share them."""
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     expected = serial.evaluate(models, targets, states, "test")
     counts = on_workers.evaluate(models, targets, states, "test")
-    assert set(counts) == set(expected)
+    assert list(counts) == list(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
     assert int(counts["global"].sum()) == 25
 

@@ -10,7 +10,15 @@ from actors.runtime.physical import DeviceWatch, ModelBox, RoundLog
 from relief_ray.core.messages import OnDevice
 from relief_ray.server.reduction import blocks
 from relief_ray.training.executor import SerialExecutor
-from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
+from tests.actors.runtime.federation import (
+    TYPES,
+    make_job,
+    make_states,
+    make_targets,
+    make_tasks,
+    same_round,
+    start_models,
+)
 from tests.devices.boards import BOARDS
 
 PHYSICAL = {"mode": "actors", "data": "node", "physical": True}
@@ -20,7 +28,7 @@ PHYSICAL = {"mode": "actors", "data": "node", "physical": True}
 @pytest.mark.ray
 def test_devices_have_the_plain_loops_bits_and_measure_themselves(on_ray, tmp_path):
     job = replace(make_job(tmp_path, 4), device_by_host=True)
-    serial, devices = SerialExecutor(job), on_ray(job, **PHYSICAL)
+    serial, devices = SerialExecutor(job), on_ray(job, TYPES, **PHYSICAL)
     states = make_states(job)
     for round_ in (1, 2):
         models = start_models(job)
@@ -46,10 +54,10 @@ def test_devices_have_the_plain_loops_bits_and_measure_themselves(on_ray, tmp_pa
 @pytest.mark.ray
 def test_each_client_gets_a_model_object_of_its_own(on_ray, tmp_path):
     job = make_job(tmp_path, 4)
-    devices, models = on_ray(job, **PHYSICAL), start_models(job)
-    supply = devices._supply(models)
+    devices, models = on_ray(job, TYPES, **PHYSICAL), start_models(job)
+    supply, cut = devices._supply(models), blocks(make_tasks(job))
     calls = [
-        devices._train_call(1, supply, {}, 0.0, pieces) for pieces in devices._scheduler.calls(blocks(make_tasks(job)))
+        devices._train_call(1, supply, {}, None, None, len(cut), pieces) for pieces in devices._scheduler.calls(cut)
     ]
     boxes = [call.args[1] for call in calls]
     assert all(isinstance(box, ModelBox) for box in boxes) and len({box.ref for box in boxes}) == len(calls) == 4

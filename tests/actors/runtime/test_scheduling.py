@@ -10,7 +10,7 @@ from actors.runtime.scheduling import (
     ANSWER_S_PER_BYTE,
     CALL_S,
     LONG_S,
-    Paces,
+    Scheduler,
     merged_calls,
     single_calls,
     stacked_calls,
@@ -35,7 +35,8 @@ def numbers(calls):
 
 def receipt(client, seconds, groups=2, epochs=1):
     stages = StageTimes(forward_s=seconds / 2, backward_s=seconds / 4, optimizer_s=seconds / 4)
-    return SimpleNamespace(assignment=task(client, groups, epochs), work=SimpleNamespace(measured=stages))
+    work = SimpleNamespace(measured=stages)
+    return SimpleNamespace(assignment=task(client, groups, epochs), work=work, bytes_up=0)
 
 
 # At once or one by one -------------------------------------------------------------------------------------------
@@ -113,24 +114,24 @@ def test_whatever_is_chosen_has_every_block_once_and_ends_no_later_than_expected
 
 
 def test_a_client_takes_what_it_took_and_its_share_of_what_is_not_training():
-    paces = Paces()
-    paces.note([receipt(0, 0.2), receipt(1, 0.4)], busy_s=0.8)
-    assert paces.foresee([task(0), task(1)]) == pytest.approx({0: 0.3, 1: 0.5})
+    scheduler = Scheduler(None, None, by_client=False)
+    scheduler.note([receipt(0, 0.2), receipt(1, 0.4)], busy_s=0.8)
+    assert scheduler.foresee([task(0), task(1)]) == pytest.approx({0: 0.3, 1: 0.5})
 
 
 def test_more_groups_or_epochs_take_longer_in_proportion():
-    paces = Paces()
-    paces.note([receipt(0, 0.2)], busy_s=0.2)
-    assert paces.foresee([task(0, groups=3, epochs=2)]) == pytest.approx({0: 0.6})
+    scheduler = Scheduler(None, None, by_client=False)
+    scheduler.note([receipt(0, 0.2)], busy_s=0.2)
+    assert scheduler.foresee([task(0, groups=3, epochs=2)]) == pytest.approx({0: 0.6})
 
 
 def test_a_client_that_was_never_timed_gets_no_estimate():
-    paces = Paces()
-    paces.note([receipt(0, 0.2)], busy_s=0.2)
-    assert paces.foresee([task(0), task(1)]) is None
+    scheduler = Scheduler(None, None, by_client=False)
+    scheduler.note([receipt(0, 0.2)], busy_s=0.2)
+    assert scheduler.foresee([task(0), task(1)]) is None
 
 
 def test_a_client_without_work_is_taken_as_it_was():
-    paces = Paces()
-    paces.note([receipt(0, 0.0, epochs=0)], busy_s=0.01)
-    assert paces.foresee([task(0)]) == {0: 0.01}
+    scheduler = Scheduler(None, None, by_client=False)
+    scheduler.note([receipt(0, 0.0, epochs=0)], busy_s=0.01)
+    assert scheduler.foresee([task(0)]) == {0: 0.01}

@@ -11,6 +11,7 @@ from actors.runtime.worker import Identity
 from actors.runtime.worker_data import JobBox, NodeData, WorkerData, refusal
 from actors.runtime.worker_pool import RemoteWorker
 from relief_ray.config.experiment import parse
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
 from relief_ray.data.window_set import WindowSet
@@ -50,14 +51,14 @@ def wanted(job, *clients):
 
 def test_the_driver_s_node_reads_the_driver_s_file(job, elsewhere):
     data = on_node(job, "driver", "node")
-    assert data.node_data().kind == "driver" and data.lacking(wanted(job, 0, 1, 2)) == {}
+    assert data.node_data.kind == "driver" and data.lacking(wanted(job, 0, 1, 2)) == {}
     assert data.readable("client.0", job.clients[0]) is job.clients[0]
 
 
 def test_another_node_reads_its_own(job, elsewhere):
     data = on_node(job, "board")
     windows = data.readable("client.1", job.clients[1])
-    assert data.node_data().kind == "own" and data.lacking(wanted(job, 0, 1, 2)) == {}
+    assert data.node_data.kind == "own" and data.lacking(wanted(job, 0, 1, 2)) == {}
     assert windows.signal_path.startswith(str(elsewhere)) and windows.rows is None, "mapped, not held"
     data.sent = {"client.1": None}
     assert data.readable("client.1", job.clients[1]).rows is None, "nothing is fetched that is here"
@@ -82,7 +83,7 @@ def test_a_node_without_the_data_asks_for_rows_or_refuses(job, elsewhere):
 
 def test_a_dataset_in_the_package_is_missing_only_where_nothing_can_be_written(job, elsewhere, monkeypatch):
     monkeypatch.setenv("RELIEF_CACHE", "/proc/nowhere")
-    data = on_node(job, "board").node_data()
+    data = on_node(job, "board").node_data
     assert data.kind == "none" and "set RELIEF_CACHE to a folder of yours" in refusal(job, data)
     command = (
         "relief-ray data shard dsa_mini --client 0 --set data.stride_s=10.0 --set 'data.subjects=[1,2,3]' --out DIR"
@@ -94,7 +95,7 @@ def test_a_device_with_a_shard_serves_that_client_alone(job, elsewhere):
     config = parse(CONFIG).data
     write_shard(open_dataset(config), config, 2, elsewhere / "data" / "mine")
     data = on_node(job, "board")
-    assert data.lacking(wanted(job, 2)) == {} and data.node_data().kind == "shard"
+    assert data.lacking(wanted(job, 2)) == {} and data.node_data.kind == "shard"
     same_values(data.readable("client.2", job.clients[2]), job.clients[2])
     with pytest.raises(UserError, match=r"shard of client 2 alone \(.*mine\).*windows client\.0"):
         data.lacking(wanted(job, 2, 0))
@@ -113,7 +114,7 @@ def test_clients_change_places_with_their_likes_for_a_shard(job):
         RemoteWorker(index=i, name=f"client-{i}", handle=None, identity=replace(IDENTITY, node=node))
         for i, node in enumerate(nodes)
     ]
-    data = JobData(job, None, "ship", workers, False, False)
+    data = JobData(job, None, RuntimeConfig(data="ship"), workers)
     data._nodes = {
         "x": NodeData(kind="shard", machine="x", shards={1: ()}),
         "y": NodeData(kind="shard", machine="y", shards={3: (), 0: ()}),
@@ -152,7 +153,7 @@ def test_on_one_machine_no_rows_are_sent(on_warm_hosts, tmp_path):
         executor.evaluate(start_models(job), make_targets(job), make_states(job), "test")
         facts = executor.facts()
         assert (facts["data"], facts["data_nodes"], facts["data_sent_bytes"]) == (mode, {}, 0)
-        assert executor._tester is None, "hosts of the driver's node test"
+        assert "_here" not in vars(executor), "hosts of the driver's node test"
         down, up = (
             2 * 4 * job.build().layout.numel,
             sum(4 * job.build().layout.num_values(t.up) for t in make_tasks(job)),
@@ -168,5 +169,5 @@ def test_the_driver_s_process_tests_where_its_node_has_no_host(on_warm_hosts, tm
         worker.identity = replace(worker.identity, node="board")
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     counts, expected = (e.evaluate(models, targets, states, "test") for e in (executor, SerialExecutor(job)))
-    assert executor._tester is not None and list(counts) == sorted(expected)
+    assert "_here" in vars(executor) and list(counts) == list(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
