@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from relief_ray.report.claims import ClaimResults, Registry, in_words, judge, scatter, verdict_table
-from relief_ray.report.comparison import Comparison, by_setting
+from relief_ray.report.comparison import Comparison, by_setting, programs
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
 from relief_ray.report.figures.progress import modalities, pareto, progress, rare
@@ -21,7 +21,7 @@ from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
 from relief_ray.report.runs import Inventory
 from relief_ray.report.tables.methods import clocks_table, further_table, main_table, search_table
-from relief_ray.report.tables.overview import data_tables, footer, gaps, overview, physical_table, programs
+from relief_ray.report.tables.overview import data_tables, footer, gaps, overview, physical_table
 from relief_ray.report.tables.paper import (
     ablation_table,
     device_table,
@@ -167,7 +167,7 @@ def build(
             for number, e in enumerate((e for e in settings if e.choice == "try"), 1)
         ),
         _section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
-        _section("Gaps", "gaps", [absent], is_folded=_has_many_rows(absent)),
+        _section("Gaps", "gaps", [absent], is_folded=absent is not None and len(absent.rows) > _MOST_ROWS),
         _section("What this rests on", "overview", overview(inventory, settings), is_folded=True),
     ]
     names = dict.fromkeys(e.data_title for e in settings if e.dataset)
@@ -200,10 +200,6 @@ def _notice(lines: Sequence[str], tone: Tone = "warn") -> Paragraphs | None:
 def _sentences(lines: Iterable[str]) -> Paragraphs | None:
     ended = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
     return Paragraphs(lines=ended, is_list=True) if ended else None
-
-
-def _has_many_rows(table: Table | None) -> bool:
-    return table is not None and len(table.rows) > _MOST_ROWS
 
 
 def _mixture(inventory: Inventory) -> list[str]:
@@ -246,31 +242,26 @@ def _setting(
         verdict = _notice(in_words(comparison, judgement, is_named=is_named) if is_several else (), "info")
     # A setting with another fleet is drawn where no setting with the usual one is there.
     is_drawn = comparison.runs and (comparison.is_drawn or not any(e.is_drawn for e in known))
-    makers: dict[str, Callable[[Comparison], Figure | None]] = {**FIGURES}
-    makers["round"] = partial(timeline_figure, explain=explain)
+    makers: Mapping[str, Callable[[Comparison], Figure | None]]
+    makers = {**FIGURES, "round": partial(timeline_figure, explain=explain)}
     drawings = {
         name: _called(f"{slug}-{name}", make(comparison)) if is_drawn else None for name, make in makers.items()
     }
     claims = None if judgement is None else _called(f"{slug}-verdicts", verdict_table(judgement))
-    data = data_tables(comparison, slug)
     surprises = [*rare_alone(comparison), *directions(comparison, read_paper())] if is_several else []
     # What marks rows is explained below their table.
     told = [line for line in (remarks(comparison) if comparison.runs else ()) if not line.startswith(STAND_IN)]
-    tables = [_called(f"{slug}-{name}", make(comparison)) for name, make in _TABLES.items()]
-    shown: list[tuple[str, str, Sequence[Block | None], bool]] = [
-        ("What surprised", "odd", [_sentences(surprises)], True),
-        ("Scatter of the claims' pairs", "claims", [scatter(judgement)] if judgement is not None else [], True),
-        ("Remarks", "remarks", [_sentences(told)], True),
-        ("Data and clients", "data", data, True),
-        ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST], True),
-        ("More tables", "tables", tables, True),
+    folded: list[tuple[str, str, Iterable[Block | None]]] = [
+        ("What surprised", "odd", [_sentences(surprises)]),
+        ("Scatter of the claims' pairs", "claims", [scatter(judgement)] if judgement is not None else []),
+        ("Remarks", "remarks", [_sentences(told)]),
+        ("Data and clients", "data", data_tables(comparison, slug)),
+        ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST]),
+        ("More tables", "tables", [_called(f"{slug}-{name}", make(comparison)) for name, make in _TABLES.items()]),
     ]
     table = _called(f"{slug}-main", main_table(comparison, known))
     first: list[Block | None] = [verdict, claims, table, *(drawings[name] for name in _FIRST)]
     return [
         _section(comparison.title, slug, first, is_folded=is_folded),
-        *(
-            _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
-            for title, name, blocks, folded in shown
-        ),
+        *(_section(title, f"{slug}-{name}", blocks, level=3, is_folded=True) for title, name, blocks in folded),
     ]

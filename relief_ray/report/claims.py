@@ -318,8 +318,8 @@ NOTE = (
 
 def verdict_table(judgement: ClaimResults) -> Table:
     """Table with one row per claim; a note gives the titles of presets, which claims name by what one types."""
-    labels = dict.fromkeys(label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
-    presets = dict.fromkeys(label.partition(" (")[0] for label in labels)
+    labels = (label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
+    presets = (label.partition(" (")[0] for label in labels)
     titles = {name: DESCRIBED[name].title for name in presets if name in DESCRIBED}
     shown = [f"`{name}`: {title}" for name, title in titles.items() if with_title(name, title) != title]
     names = [f"Names: {'; '.join(shown)}."] if shown else []

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from pydantic import JsonValue
 
+from relief_ray.config.experiment import as_read
 from relief_ray.core.messages import Fleet
 from relief_ray.data.registry import recorded_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, own_gap
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import flat
-from relief_ray.records.schema import MethodFacts, RunRecord
+from relief_ray.records.schema import MethodFacts, RunRecord, section
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
     COSTS,
     FIRST_FIGURE,
     KEY,
-    by_subject,
     curves,
     round_table,
     run_table,
@@ -40,13 +40,11 @@ from relief_ray.report.runs import (
     GridItem,
     Inventory,
     Loaded,
-    Parsed,
     Replicate,
     choice_kind,
     chosen_keys,
     condensed,
     config_text,
-    config_value,
     grouped,
     item_of,
     labelled,
@@ -146,8 +144,6 @@ class Comparison:
     """Sentences about runs that do not count."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """Keys beside data and backbone in which it differs from the report's other settings, with its values."""
-    parsed: Parsed = dict
-    """How configurations are read before they are compared."""
     _by_clock: dict[str, Comparison] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -191,15 +187,14 @@ class Comparison:
         """Methods that ran, in the registry's order, then others, bounds last."""
         if not self.runs:
             return ()
-        methods = {r.label: r.run.method for r in reversed(self.runs)}
         over_reference = cache(lambda label, figure: self.difference(label, REFERENCE, figure))
         found = []
-        for label in bounds_last(by_registry(dict.fromkeys(r.label for r in self.runs)), methods):
+        for label in self.bounds_last(by_registry(dict.fromkeys(r.label for r in self.runs))):
             group = self.table[self.table["method"] == label]
             figures = group.loc[:, FIRST_FIGURE:].items()
             method = MethodResult(
                 label=label,
-                method=methods[label],
+                method=self.methods[label],
                 personalised=bool(group["personalised"].any()),
                 num_runs=len(group),
                 stats={str(name): stat(known) for name, column in figures if (known := column.dropna().tolist())},
@@ -241,10 +236,19 @@ class Comparison:
         """The runs of one method."""
         return [r for r in self.runs if r.label == label]
 
-    @property
+    @cached_property
     def methods(self) -> dict[str, MethodFacts]:
         """Facts of every method that was run or planned, by its label."""
         return {item.label: item.method for item in reversed(self.items) if item.method is not None}
+
+    @cached_property
+    def bounds(self) -> frozenset[str]:
+        """Labels of the methods that are bounds."""
+        return frozenset(label for label, method in self.methods.items() if method.is_bound)
+
+    def bounds_last(self, labels: Iterable[str]) -> list[str]:
+        """The labels with all bounds at the end; one without facts is of no bound."""
+        return sorted(labels, key=self.bounds.__contains__)
 
     def has(self, label: str) -> bool:
         """True for a method that was run or planned."""
@@ -266,14 +270,14 @@ class Comparison:
     @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
-        names = dict.fromkeys(m for run in self.runs if (last := run.last_metrics) for m in last.f1_by_modality)
+        names = dict.fromkeys(name for run in self.runs for name in run.tested.f1_by_modality)
         order = () if self.fleet is None else self.fleet.modalities
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the users' metrics that some run has."""
-        return tuple(dict.fromkeys(name for run in self.runs if (last := run.last_metrics) for name in last.scores))
+        return tuple(dict.fromkeys(name for run in self.runs for name in run.tested.scores))
 
     @property
     def fleet(self) -> Fleet | None:
@@ -292,8 +296,7 @@ class Comparison:
     @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
-        tested = (by_subject(last) for run in self.runs if (last := run.last_metrics) is not None)
-        return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
+        return tuple(dict.fromkeys(subject for run in self.runs for subject in run.subjects))
 
     @property
     def dataset(self) -> str:
@@ -339,7 +342,7 @@ class Comparison:
     @property
     def fleet_config(self) -> FleetConfig:
         """The fleet's part of the configuration."""
-        return FleetConfig.model_validate(config_value(self.items[0].config, "fleet") or {})
+        return FleetConfig.model_validate(section(self.items[0].config, "fleet"))
 
     @property
     def num_clients(self) -> int:
@@ -375,7 +378,7 @@ class Comparison:
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = flat_settings([item.config for item in self.items], parsed=self.parsed)[0]
+        config = flat_settings([item.config for item in self.items])[0]
         return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
 
     @property
@@ -386,9 +389,8 @@ class Comparison:
     @property
     def is_two_boards(self) -> bool:
         """True for the paper's per-device runs: one client of the first type, one of the last."""
-        types = config_value(self.items[0].config, "fleet.types")
-        rows = list(types.values()) if isinstance(types, dict) else []
-        return [row.get("share") for row in rows if isinstance(row, dict)] == [1, 0, 1]
+        types = section(section(self.items[0].config, "fleet"), "types")
+        return [row.get("share") for row in types.values() if isinstance(row, dict)] == [1, 0, 1]
 
     @property
     def is_testbed(self) -> bool:
@@ -418,22 +420,20 @@ class Comparison:
         return sum(r.run.source_digest != digests_of(self.runs)[0] for r in self.runs_of(label))
 
 
-def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = dict) -> Comparison:
+def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
     """The comparison of all complete runs below the folders.
-
-    ``parsed``: how a configuration is read before it is compared with another run's.
 
     Raises:
         UserError: no complete run, runs of different settings, or an unknown clock.
     """
-    return compare_runs(load_runs(folders, condensed), clock, parsed)
+    return compare_runs(load_runs(folders, condensed), clock)
 
 
-def compare_runs(runs: Sequence[Loaded], clock: str | None = None, parsed: Parsed = dict) -> Comparison:
+def compare_runs(runs: Sequence[Loaded], clock: str | None = None) -> Comparison:
     """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default."""
     complete, left_out = require_complete(runs)
     items = labelled([item_of(loaded.where, loaded) for loaded in complete])
-    _refuse_mixture(items, parsed)
+    _refuse_mixture(items)
     comparison = Comparison(items=items, clock=clock or complete[0].run.planning_model, left_out=left_out)
     for loaded in comparison.runs:
         if comparison.clock not in (known := loaded.rounds[-1].costs):
@@ -496,14 +496,7 @@ def interest(label: str) -> int:
     return (2 if label.partition(" (")[0] in _PRESET_LABELS else 1) if is_own_method(label) else 3
 
 
-def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:
-    """The labels with all bounds at the end; a label without facts is of no bound."""
-    return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
-
-
-def flat_settings(
-    configs: Sequence[Config], searched: Iterable[str] = (), parsed: Parsed = dict
-) -> list[dict[str, JsonValue]]:
+def flat_settings(configs: Sequence[Config], searched: Iterable[str] = ()) -> list[dict[str, JsonValue]]:
     """Each run's flat configuration without ``_FREE`` and what a search chose; the choice itself stays.
 
     Where every replicate, or seed, has a partition of its own, the partition's number is no setting; where one was
@@ -511,7 +504,7 @@ def flat_settings(
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
     which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
-    whole = [_flat_setting(config, searched, parsed) for config in configs]
+    whole = [_flat_setting(config, searched) for config in configs]
     others = [repr({key: value for key, value in each.items() if key != _DRAW}) for each in whole]
     are_own: dict[str, bool] = {}
     for config, each, rest in zip(configs, whole, others, strict=True):
@@ -524,19 +517,19 @@ def flat_settings(
     return whole
 
 
-def _flat_setting(config: Config, searched: Iterable[str], parsed: Parsed) -> dict[str, JsonValue]:
+def _flat_setting(config: Config, searched: Iterable[str]) -> dict[str, JsonValue]:
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
-    values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
+    values = flat(as_read({key: value for key, value in config.items() if key not in _FREE}))
     sections = tuple(f"{name}." for name in free)
     kept = {k: v for k, v in values.items() if k not in free and not k.startswith(sections)}
     return kept | ({"choice": kind} if kind else {})
 
 
-def _settings(items: Sequence[GridItem], parsed: Parsed) -> list[tuple[GridItem, dict[str, JsonValue]]]:
+def _settings(items: Sequence[GridItem]) -> list[tuple[GridItem, dict[str, JsonValue]]]:
     """Each item with its setting, what its run ran on among it; planned ones join the first run of their setting."""
     configs = [item.config for item in items]
-    settings = flat_settings(configs, searched_keys(configs), parsed)
+    settings = flat_settings(configs, searched_keys(configs))
     known = list(zip(items, settings, strict=True))
     places = {repr(setting): item.loaded.place for item, setting in reversed(known) if item.loaded is not None}
     return [
@@ -545,13 +538,13 @@ def _settings(items: Sequence[GridItem], parsed: Parsed) -> list[tuple[GridItem,
     ]
 
 
-def _refuse_mixture(items: Sequence[GridItem], parsed: Parsed) -> None:
+def _refuse_mixture(items: Sequence[GridItem]) -> None:
     """Check that the runs are of one setting; the message names the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``_FREE``.
     """
-    (one, first), *others = _settings(items, parsed)
+    (one, first), *others = _settings(items)
     for other, theirs in others:
         if keys := sorted(k for k in first.keys() | theirs.keys() if first.get(k) != theirs.get(k)):
             shown = ", ".join(f"{k} = {first.get(k)!r} and {theirs.get(k)!r}" for k in keys[:3])
@@ -568,7 +561,7 @@ def renamed(label: str, loaded: Loaded) -> Loaded:
 
 def distinct(values: Iterable[object]) -> str:
     """Different values in order of appearance: ``1, 2 and 3``."""
-    return listed(dict.fromkeys(str(v) for v in values))
+    return listed(dict.fromkeys(map(str, values)))
 
 
 def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
@@ -576,16 +569,20 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
     return tuple(digest for digest, _ in Counter(r.run.source_digest for r in runs).most_common())
 
 
+def programs(runs: Iterable[Loaded]) -> Counter[tuple[str, str, str]]:
+    """Programs that computed the runs, by sources, torch and processor architecture."""
+    return Counter((r.run.source_digest[:12], r.run.machine.torch, r.run.machine.architecture) for r in runs)
+
+
 def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    known = _settings([item for item in inventory.items if item.config], inventory.parsed)
+    known = _settings([item for item in inventory.items if item.config])
     settings = {repr(setting): setting for _, setting in known}
     return tuple(
         Comparison(
             items=tuple(group),
             clock=next((loaded.run.planning_model for item in group if (loaded := item.done) is not None), ""),
             differs=differences(settings[key], list(settings.values())),
-            parsed=inventory.parsed,
         )
         for key, group in grouped((repr(setting), item) for item, setting in known).items()
     )

@@ -30,8 +30,8 @@ class Figure:
     caption: str
     draw: Callable[[MplFigure], None]
     height_in: float
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Number]]
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Sequence[Number]] = ()
     slug: str = ""
     views: Mapping[str, Callable[[MplFigure], None]] = field(default_factory=dict)
     """The same over each of several quantities, by the words of a switch; the first one is ``draw``."""

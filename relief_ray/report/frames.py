@@ -16,7 +16,7 @@ from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
-from relief_ray.report.runs import Inventory, Parsed, take_inventory
+from relief_ray.report.runs import Inventory, take_inventory
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest
@@ -24,7 +24,6 @@ from relief_ray.support.errors import UserError, nearest
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_UNTESTED = Metrics(f1=None)
 # Columns that every row has, for tables without rows: first which run it is and its scores, which a notebook shows of
 # a wide frame.
 _NAMES, _COSTS = ("cell", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
@@ -104,7 +103,7 @@ def _with_mib(table: DataFrame) -> DataFrame:
     return table.assign(fleet_up_mib=table["bytes_up"] / MIB, fleet_down_mib=table["bytes_down"] / MIB)
 
 
-def read_cells(paths: Iterable[Path], parsed: Parsed = dict) -> Cells:
+def read_cells(paths: Iterable[Path]) -> Cells:
     """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
 
     A run that lies in several of them counts once, the first.
@@ -112,7 +111,7 @@ def read_cells(paths: Iterable[Path], parsed: Parsed = dict) -> Cells:
     Raises:
         UserError: a path holds none of these.
     """
-    return cells_of(take_inventory(paths, parsed, None))
+    return cells_of(take_inventory(paths, None))
 
 
 def cells_of(inventory: Inventory) -> Cells:
@@ -129,7 +128,7 @@ def cells_of(inventory: Inventory) -> Cells:
             f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
 
-        last += [run.last_metrics or _UNTESTED for run in runs]
+        last += [run.tested for run in runs]
         tables = (run_table(runs, rounds), rounds)
         parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:

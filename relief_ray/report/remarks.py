@@ -12,7 +12,7 @@ from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files, verdict_on
 from relief_ray.records.schema import PARTLY, VERIFIED, has_folds
-from relief_ray.report.comparison import Comparison, MethodResult, interest
+from relief_ray.report.comparison import Comparison, MethodResult, interest, programs
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import Loaded, grouped, split_name
@@ -192,9 +192,9 @@ def _without_intervals(comparison: Comparison) -> Words:
 
 
 def _programs(comparison: Comparison) -> Words:
-    programs = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
-    if len(programs) > 1:
-        yield len(programs), listed(sorted(" ".join(program) for program in programs))
+    names = sorted(" ".join((digest[:8], *rest)) for digest, *rest in programs(comparison.runs))
+    if len(names) > 1:
+        yield len(names), listed(names)
 
 
 def _edited(comparison: Comparison) -> Words:
@@ -240,8 +240,7 @@ def _failure(loaded: Loaded) -> str | None:
     first, number = next(loss for p, loss in losses if p == phase), max(2, classes)
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
-    metrics = loaded.last_metrics
-    score = None if metrics is None else metrics.headline
+    score = loaded.tested.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
 
@@ -541,13 +540,7 @@ class DeviceShare(NamedTuple):
 
 def device_shares(runs: Sequence[Loaded], clock: str) -> list[DeviceShare]:
     """Means over devices of a type, rounds and runs of one method."""
-    import pandas as pd
-
-    tables = (client_table(loaded, clock).assign(run=i) for i, loaded in enumerate(runs))
-    parts = [table for table in tables if len(table)]
-    if not parts:
-        return []
-    rows = pd.concat(parts)
+    rows = client_table(runs, clock)
     names = ["compute_s", "link_s", "wait_s", "energy_j"]
     # Folds and rotations give a client another type: devices are counted run by run.
     number = rows.groupby(["type", "run"])["client"].nunique().groupby("type").max()

@@ -17,7 +17,7 @@ import numpy as np
 from relief_ray.core.messages import BOOTSTRAP
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
-from relief_ray.report.runs import Loaded, Replicate, choice_kind, condensed
+from relief_ray.report.runs import UNTESTED, Loaded, Replicate, choice_kind, condensed
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ COSTS = {
     "f1_own_sensors_at_seconds": ("total_s", "time_s", "f1_own_sensors_percent"),
     "f1_at_joules": ("energy_total_j", "energy_j", "f1_percent"),
 }
-# Columns of ``run_table`` with a score at equal cost: columns of ``round_table`` with that cost and the score.
-_AT_EQUAL = {f"{name}_percent": (cost, score) for name, (_, cost, score) in COSTS.items()}
-_CURVE = tuple(dict.fromkeys(column for columns in _AT_EQUAL.values() for column in columns))
+_CURVE = tuple(dict.fromkeys(column for _, *columns in COSTS.values() for column in columns))
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
 _TTA_PERCENT, _TTA_SHARE = 85.0, 0.95
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
@@ -69,8 +67,10 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     }.items():
         table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = list(map(_first, tested, targets))
     budgets = _budgets(facts, table)
-    for name, (cost, score) in _AT_EQUAL.items():
-        table[name] = [score_at(curve, cost, b, score) for curve, b in zip(tested, budgets[cost], strict=True)]
+    for name, (_, cost, score) in COSTS.items():
+        table[f"{name}_percent"] = [
+            score_at(curve, cost, b, score) for curve, b in zip(tested, budgets[cost], strict=True)
+        ]
     return facts.join(table)
 
 
@@ -101,7 +101,7 @@ def _budgets(facts: DataFrame, table: DataFrame) -> dict[str, np.ndarray]:
 
     Without both of them it is the cheapest method but bounds. NaN where nothing is compared.
     """
-    found = {cost: np.full(len(facts), np.nan) for cost, _ in _AT_EQUAL.values()}
+    found = {cost: np.full(len(facts), np.nan) for _, cost, _ in COSTS.values()}
     for places in facts.groupby(KEY).indices.values():
         group = facts.iloc[places]
         anchors = places[group["method"].isin(_ANCHORS)]
@@ -124,12 +124,12 @@ def score_at(tested: Curve | None, cost: str, budget: float, score: str = "f1_pe
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     first, second = loaded.repetition
-    replicate, metrics = loaded.value("replicate"), loaded.last_metrics
+    replicate = loaded.value("replicate")
     return {
         "run": number,
         "method": loaded.label,
         "is_bound": loaded.run.method.is_bound,
-        "personalised": metrics is not None and metrics.f1_fleet is not None,
+        "personalised": loaded.tested.f1_fleet is not None,
         "pooled": loaded.pooled,
         **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
@@ -144,11 +144,6 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     }
 
 
-def by_subject(metrics: Metrics) -> Mapping[str, float]:
-    """``Metrics.headline`` on one test subject's windows."""
-    return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
-
-
 def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
     """Every figure of one run that needs no other run."""
     clock = clock or loaded.run.planning_model
@@ -161,7 +156,7 @@ def _scores(loaded: Loaded) -> dict[str, float | None]:
     validated = [(r.round, r.validation.headline) for r in loaded.rounds if r.validation is not None]
     best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
     tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
-    last = loaded.last_metrics or Metrics(f1=None)
+    last = loaded.tested
     clients = sorted(last.f1_by_client.values())
     shares = {
         "f1_percent": last.headline,
@@ -271,39 +266,38 @@ def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str
     clock = clock or loaded.run.planning_model
     is_full = loaded.committed is None
     for r in loaded.rounds:
-        total, metrics = r.totals[clock], r.metrics
+        total, metrics = r.totals[clock], r.metrics or UNTESTED
         yield {
             "run": number,
             "method": loaded.label,
             "round": r.round,
-            "f1_percent": None if metrics is None else _percent(metrics.headline),
-            "f1_rare_percent": None if metrics is None else _percent(metrics.f1_rare),
-            "f1_own_sensors_percent": None if metrics is None else _percent(_through_own(metrics)),
+            "f1_percent": _percent(metrics.headline),
+            "f1_rare_percent": _percent(metrics.f1_rare),
+            "f1_own_sensors_percent": _percent(_through_own(metrics)),
             "loss": r.loss if is_full else None,
             "time_s": total.time_s,
             "energy_j": total.energy_j,
             "bytes_up": total.bytes_up,
             "bytes_down": total.bytes_down,
             "wall_s": r.wall_s if is_full else None,
-            **({} if metrics is None else extra_columns(metrics)),
+            **extra_columns(metrics),
             **{f"{name}.{key}": value for name, values in r.diagnostics.items() for key, value in values.items()},
         }
 
 
-def client_table(loaded: Loaded, clock: str) -> DataFrame:
-    """A row per round and client of one run: its device's type, seconds and joules; none of committed cells.
-
-    Read for one run at a time, and not kept.
-    """
+def client_table(runs: Iterable[Loaded], clock: str) -> DataFrame:
+    """A row per run, round and client: its device's type, seconds and joules; none of committed cells."""
     import pandas as pd
 
-    types = loaded.types
     rows = (
-        (r.round, c.client, types.get(c.client, "?"), c.times.compute_s, c.times.link_s, c.wait_s, c.energy_j)
+        (run, r.round, c.client, types.get(c.client, "?"), c.times.compute_s, c.times.link_s, c.wait_s, c.energy_j)
+        for run, loaded in enumerate(runs)
+        for types in (loaded.types,)
         for r in loaded.rounds
         for c in r.costs[clock].clients
     )
-    return pd.DataFrame(rows, columns=["round", "client", "type", "compute_s", "link_s", "wait_s", "energy_j"])
+    names = ["run", "round", "client", "type", "compute_s", "link_s", "wait_s", "energy_j"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def _ratio(above: float, below: float) -> float | None:

@@ -24,18 +24,26 @@ from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
 from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState, PlannedCell, look, read_plan_file, status_of
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
-from relief_ray.records.facts import left_out_of, sentence
+from relief_ray.records.facts import warnings_of
 from relief_ray.records.identity import NOT_DECIDING, flat
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds
-from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals, has_folds
+from relief_ray.records.schema import (
+    MethodFacts,
+    Metrics,
+    RoundRecord,
+    RunRecord,
+    Status,
+    Totals,
+    config_value,
+    has_folds,
+    section,
+)
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import Setting, UserError, counted, nearest
 
 # A configuration as its record holds it.
 Config = Mapping[str, JsonValue]
-# How a configuration is read before it is compared with another one.
-Parsed = Callable[[Config], Config]
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]
@@ -56,6 +64,7 @@ _RANK: tuple[Status, ...] = ("done", "untested", "running", "stopped", "interrup
 Named = tuple[str, Config]
 
 _PRESETS: Mapping[str, Config] = {method_name(s, k): s.model_dump(mode="json") for k, s in PRESETS.items()}
+UNTESTED = Metrics(f1=None)
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -139,13 +148,24 @@ class Loaded:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about its data, of its start and of its rounds, and whom its rounds went on without."""
-        missing = (f"{self.title}: {sentence(entry)}" for entry in left_out_of(self.rounds))
-        return (*self.run.data_notes, *self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
+        return warnings_of(self.run, self.rounds, self.title)
 
     @property
     def last_metrics(self) -> Metrics | None:
         """Test metrics of the last evaluated round."""
         return next((r.metrics for r in reversed(self.rounds) if r.metrics is not None), None)
+
+    @property
+    def tested(self) -> Metrics:
+        """``last_metrics``, all empty where it was never tested."""
+        return self.last_metrics or UNTESTED
+
+    @property
+    def subjects(self) -> list[str]:
+        """The test subjects of the last evaluation, by number."""
+        tested = self.tested
+        names = tested.f1_by_subject or tested.f1_fleet_by_subject
+        return sorted(names, key=lambda name: (len(name), name))
 
     @property
     def machine(self) -> str:
@@ -211,14 +231,6 @@ class Loaded:
     def means(self, clock: str) -> Means:
         """Means over all rounds by a clock, a committed cell's by its own."""
         return means_of(self.run, self.rounds, clock) if self.committed is None else self.committed.means
-
-
-def config_value(config: Config, path: str) -> JsonValue:
-    """A value of a configuration by its dotted path; None where there is none."""
-    node: JsonValue = dict(config)
-    for key in path.split("."):
-        node = node.get(key) if isinstance(node, dict) else None
-    return node
 
 
 def replicate_of(config: Config) -> Replicate:
@@ -414,10 +426,11 @@ def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] 
     those in which its cells differ. Fields that a search varies do not count. A grid's own level of a method
     stands for the values that it sets: ``fedavg (e1)``.
     """
-    sections = [(label, _section(config)) for label, config in methods]
+    sections = [(label, _own_fields(config)) for label, config in methods]
     namesakes = grouped(sections)
     varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
-    levels = [(_level_of(config), level_values(config)) for _, config in methods]
+    # Name of a grid's own level of the method, and its values; both empty where it has none.
+    levels = [(str(config_value(config, "choice.level") or ""), level_values(config)) for _, config in methods]
     names = [
         _variant_name(label, strategy, namesakes[label], keys, level)
         for (label, strategy), keys, (level, _) in zip(sections, varied, levels, strict=True)
@@ -438,11 +451,6 @@ def choice_kind(config: Config) -> str:
     return str(config_value(config, "choice.kind") or "")
 
 
-def _level_of(config: Config) -> str:
-    """Name of a grid's own level of the method; empty where it has none."""
-    return str(config_value(config, "choice.level") or "")
-
-
 def level_values(config: Config) -> str:
     """What the level of a grid sets, with its values: ``epochs=1, up=int8``; empty where there is none."""
     keys = chosen_keys(config) if choice_kind(config) == "level" else ()
@@ -460,9 +468,9 @@ def searched_keys(configs: Iterable[Config]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
-def _section(config: Config) -> Config:
-    strategy, chosen = config.get("strategy"), chosen_keys(config)
-    return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
+def _own_fields(config: Config) -> Config:
+    chosen = chosen_keys(config)
+    return {k: v for k, v in section(config, "strategy").items() if f"strategy.{k}" not in chosen}
 
 
 def _variant_name(
@@ -522,11 +530,10 @@ class GridItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """All items in the order of their plans; ``titles``: of the plans; ``parsed``: how configurations are compared."""
+    """All items in the order of their plans; ``titles``: of the plans."""
 
     items: tuple[GridItem, ...]
     titles: tuple[str, ...] = ()
-    parsed: Parsed = dict
 
     @property
     def done(self) -> tuple[Loaded, ...]:
@@ -538,14 +545,13 @@ class Inventory:
         return sum(s.status == status for s in self.items)
 
 
-def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, hold: Hold | None = _in_memory) -> Inventory:
+def take_inventory(paths: Iterable[Path], hold: Hold | None = _in_memory) -> Inventory:
     """Inventory of everything below the paths: plans (``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
 
-    ``parsed``: how a configuration is read before it is compared. ``hold``: what is kept of a run; None: nothing, its
-    rounds are read from the folder each time they are used.
+    ``hold``: what is kept of a run; None: nothing, its rounds are read from the folder each time they are used.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -558,7 +564,7 @@ def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, hold: Hold | No
         names = {item.name for item in items.values()}
         for key, item in below_path:
             items.setdefault(key, replace(item, name=_distinct(item.name, path, names)))
-    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)), parsed=parsed)
+    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
 
 
 def _distinct(name: str, path: Path, names: Collection[str]) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config.experiment import as_read
 from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
 from relief_ray.records.cells import Claim, Claims
 from relief_ray.records.committed import CommittedClaims
@@ -256,9 +255,7 @@ def inventory_of():
     """A stock of finished runs, and of cells with another status given as (run, status, why)."""
 
     def build(runs=(), others=()):
-        return Inventory(
-            items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",), parsed=as_read
-        )
+        return Inventory(items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",))
 
     return build
 

@@ -8,7 +8,7 @@ from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.figures.timeline import panel
 from relief_ray.report.runs import load_runs, take_inventory
-from relief_ray.report.tables.methods import costs_table
+from relief_ray.report.tables.methods import all_tables
 from relief_ray.support.errors import UserError
 
 
@@ -55,7 +55,7 @@ def test_rounds_of_clients_with_models_of_their_own_keep_the_fleets_f1(make, tmp
 
 
 def test_costs_have_their_columns(small):
-    assert {"compute", "link %", "up, MiB", "wall, s"} <= {*costs_table(compare_runs(load_runs([small]))).head}
+    assert {"compute", "link %", "up, MiB", "wall, s"} <= {*all_tables(compare_runs(load_runs([small])))[1].head}
 
 
 def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lack(small):

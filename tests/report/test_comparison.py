@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.config.experiment import as_read
 from relief_ray.report.claims import judge_pairs, run_pairs
 from relief_ray.report.comparison import compare, compare_runs, pairs, stat
 from relief_ray.report.remarks import alike_pairs, caption, remarks, twins
@@ -71,7 +70,7 @@ def test_partitions_that_are_drawn_anew_for_each_seed_are_one_experiment(make, p
     rows = compare_runs([of(name, seed, seed) for name in ("fedavg", "v1") for seed in (0, 1, 2)]).rows
     assert [(row.label, row.num_runs) for row in rows] == [("fedavg", 3), ("v1", 3)]
     again = [of(name, 40 + number, number, replicate=number) for name in ("fedavg", "v1") for number in (0, 1)]
-    assert len(compare_runs(again, parsed=as_read).rows) == 2
+    assert len(compare_runs(again).rows) == 2
     for runs in ([of("fedavg", 0, 0), of("v1", 0, 1)], [of("fedavg", 0, 3), of("fedavg", 1, 4)]):
         with pytest.raises(UserError, match=r"differ in data\.seed = "):
             compare_runs(runs)
@@ -86,15 +85,13 @@ def test_runs_of_equal_identities_are_one_experiment(make):
     def of(**training):
         return make("v1", extra={"training": {"epochs": 2, "missing": "zero_input", **training}})
 
-    assert len(compare_runs([make("fedavg"), of(stack=1)], parsed=as_read).rows) == 2
+    assert len(compare_runs([make("fedavg"), of(stack=1)]).rows) == 2
     with pytest.raises(UserError, match=r"differ in training\.stack = 1 and 4; compare runs of one experiment"):
-        compare_runs([make("fedavg"), of(stack=4)], parsed=as_read)
+        compare_runs([make("fedavg"), of(stack=4)])
     before = make("fedavg", extra={"costs": {"planning_time": "flop_proportional"}})
-    assert (
-        len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})], parsed=as_read).rows) == 2
-    )
+    assert len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})]).rows) == 2
     with pytest.raises(UserError, match=r"differ in costs\.count_server_time = False and True"):
-        compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})], parsed=as_read)
+        compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})])
 
 
 def test_settings_that_cannot_be_read_here_are_compared_as_they_stand(make):

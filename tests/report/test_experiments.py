@@ -5,9 +5,10 @@ from relief_ray.report.runs import GridItem, Inventory
 
 
 def item(loaded, status="done"):
-    done = status == "done"
+    run = loaded.run
+    kept = loaded if status == "done" else None
     return GridItem(
-        name=loaded.where, label=loaded.label, config=loaded.run.config, status=status, loaded=loaded if done else None
+        name=loaded.where, label=loaded.label, config=run.config, status=status, loaded=kept, method=run.method
     )
 
 

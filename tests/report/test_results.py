@@ -169,7 +169,7 @@ def test_a_curve_of_one_evaluation_has_no_f1_at_an_unknown_cost(make):
 
 
 def test_clients_of_a_run_have_seconds_by_stage(make):
-    (row,) = client_table(make("fedavg", scores=(0.5,)), CLOCK).query("client == 2").to_dict("records")
+    (row,) = client_table([make("fedavg", scores=(0.5,))], CLOCK).query("client == 2").to_dict("records")
     assert (row["compute_s"], row["link_s"], row["wait_s"], row["type"]) == (1.0, 1.0, 0.0, "C")
 
 

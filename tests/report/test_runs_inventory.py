@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from relief_ray.config.experiment import as_read
 from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
 from relief_ray.report.comparison import by_setting
@@ -154,7 +153,7 @@ def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(
     old, other = make("fedavg"), make("v1", seed=1)
     for top, loaded in (("new", new), ("old", old), ("other", other)):
         put(loaded, tmp_path / top)
-    inventory = take_inventory([tmp_path], as_read)
+    inventory = take_inventory([tmp_path])
     assert [(s.label, s.status, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
     (experiment,) = by_setting(inventory)
     assert experiment.differs == {}

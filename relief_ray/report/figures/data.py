@@ -30,7 +30,7 @@ def strips_figure(strips: Mapping[str, NDArray[np.float32]]) -> Figure:
     caption = (
         "Each person's sensors over time, all bouts in sequence: from the lowest to the highest value of all channels"
     )
-    return Figure(slug="strips", caption=caption, draw=draw, height_in=0.3 * len(strips) + 0.3, columns=(), rows=())
+    return Figure(slug="strips", caption=caption, draw=draw, height_in=0.3 * len(strips) + 0.3)
 
 
 def classes_figure(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
@@ -48,7 +48,4 @@ def classes_figure(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
         axes.invert_yaxis()
         canvas.legend(loc="outside lower center", ncols=4)
 
-    height_in = 0.25 * len(seconds) + 1.6
-    return Figure(
-        slug="classes", caption="Seconds of each activity", draw=draw, height_in=height_in, columns=(), rows=()
-    )
+    return Figure(slug="classes", caption="Seconds of each activity", draw=draw, height_in=0.25 * len(seconds) + 1.6)

@@ -7,22 +7,22 @@ round.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from relief_ray.core.messages import BOOTSTRAP
-from relief_ray.report.comparison import Comparison, is_own_method
+from relief_ray.report.comparison import Comparison, is_own_method, stat
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     COLOURS,
     FAINT,
-    all_styles,
     at_most,
     footnote,
     legend_in,
     look,
     panels,
     plain_axes,
+    styles,
     top_legend,
 )
 from relief_ray.report.remarks import DeviceShare, device_shares
@@ -129,7 +129,7 @@ def devices(comparison: Comparison) -> Figure | None:
     def draw(figure: MplFigure) -> None:
         from matplotlib.patches import Patch
 
-        colours = {m: style.color for m, style in all_styles(comparison).items()}
+        colours = {m: style.color for m, style in styles(comparison.labels).items()}
         num_devices = {s.kind: s.num_devices for s in shares}
         number = {kind: num_devices[kind] for kind in comparison.in_order(num_devices)}
         left, right = axes = panels(figure, 2, above_in=0.336, below_in=_BELOW_IN, left=0.085, gap=0.2)
@@ -248,10 +248,7 @@ def phases(comparison: Comparison) -> Figure | None:
     None below five rounds, which make no five phases.
     """
     runs = comparison.runs_of(REFERENCE)
-    rows = [
-        (*key, mean(values), stdev(values) if len(values) > 1 else None, len(values))
-        for key, values in by_phase([r for r in runs if r.planned >= _NUM_PHASES]).items()
-    ]
+    rows = [(*key, *stat(values)) for key, values in by_phase([r for r in runs if r.planned >= _NUM_PHASES]).items()]
     if not rows:
         return None
     fig = "" if comparison.is_own_data else " (the paper's Fig. 3)"

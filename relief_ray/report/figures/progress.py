@@ -16,7 +16,6 @@ from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     FAINT,
     INK,
-    all_styles,
     drawn,
     footnote,
     left_out,
@@ -29,6 +28,7 @@ from relief_ray.report.figures.style import (
     save,
     sheet,
     short,
+    styles,
     top_legend,
 )
 from relief_ray.report.remarks import own_models, span_text
@@ -169,28 +169,31 @@ def _height_in(num_gains: int) -> float:
     return _HEIGHT_IN + (_GAINS_IN + _ROW_IN * num_gains if num_gains else 0.0)
 
 
-def _names_in(labels: Iterable[str]) -> float:
-    """Inches of the longest name beside a frame."""
-    return _LETTER_IN * max((len(short(label)) for label in labels), default=0) + 0.12
+def _axes(figure: MplFigure, labels: Iterable[str], below_in: float = _BELOW_IN) -> tuple[Axes, float]:
+    """Axes with room for the longest of the names at their right and so many inches below them; their right end."""
+    width_in, height_in = map(float, figure.get_size_inches())
+    names_in = _LETTER_IN * max((len(short(label)) for label in labels), default=0) + 0.12
+    left, right = _LEFT_IN / width_in, 1 - names_in / width_in
+    place = (left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in)
+    return figure.add_axes(place), right
 
 
 def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, score: str, quantity: _Quantity) -> None:
     """Every method's mean over one quantity with its name at its end; below, the differences to FedAvg there."""
-    styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
+    from matplotlib.ticker import MaxNLocator
+
+    looks, methods = styles(comparison.labels), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
     gains = _gains(comparison, methods, quantity, score)
-    width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _names_in(methods)
     below_in = _BELOW_IN + (_GAINS_IN - 0.1 + _ROW_IN * len(gains) if gains else 0.0)
-    left, right = _LEFT_IN / width_in, 1 - names_in / width_in
-    ax = figure.add_axes((left, below_in / height_in, right - left, 1 - (below_in + 0.08) / height_in))
+    ax, right = _axes(figure, methods, below_in)
     scale, label = _scaled(quantity, comparison, shown)
     for method in methods:
         curve = shown[shown.method == method]
         ax.plot(
             curve[quantity.column] * scale,
             curve.f1_percent,
-            **styles[method]._asdict(),
+            **looks[method]._asdict(),
             markersize=3.2,
             linewidth=1.3,
             markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
@@ -201,12 +204,13 @@ def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, sco
     percent_axis(ax, ax.get_ylim()[0] if low is None else low, ax.get_ylim()[1])
     _guessing(ax, comparison)
     ax.set(xlabel=label, ylabel=_SCORES[score])
-    _integer_axis(ax, quantity)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=quantity.column == "round"))
     plain_axes(ax)
     right_end = ax.get_xlim()[1]
     last = {method: shown[shown.method == method].iloc[-1] for method in methods}
     name_ends(ax, comparison, {method: (right_end, float(end.f1_percent)) for method, end in last.items()})
     if gains:
+        height_in = float(figure.get_size_inches()[1])
         place = (_GAINS_LEFT, _BELOW_IN / height_in, right - _GAINS_LEFT, _ROW_IN * len(gains) / height_in)
         _draw_gains(figure.add_axes(place), comparison, gains, quantity)
     footnote(figure, comparison.runs, comparison.clock)
@@ -214,13 +218,13 @@ def _draw_view(figure: MplFigure, comparison: Comparison, points: DataFrame, sco
 
 def _draw_gains(ax: Axes, comparison: Comparison, gains: Mapping[str, Paired], quantity: _Quantity) -> None:
     """A row per method: its difference to FedAvg with the interval, in points, and in words at the left."""
-    styles = all_styles(comparison)
+    looks = styles(comparison.labels)
     when = {"round": "after as many rounds", "time_s": "after the same time"}.get(quantity.column, "at equal joules")
     for place, (label, gain) in enumerate(gains.items()):
-        colour, gid = styles[label].color, part_of(comparison, label, "row")
+        colour, gid = looks[label].color, part_of(comparison, label, "row")
         if gain.low is not None and gain.high is not None:
             ax.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.3, gid=gid)
-        ax.plot(gain.mean, place, marker=styles[label].marker, color=colour, markersize=4.5, gid=f"{gid}-dot")
+        ax.plot(gain.mean, place, marker=looks[label].marker, color=colour, markersize=4.5, gid=f"{gid}-dot")
         bounds = "" if gain.low is None else f" [{gain.low:+.1f}, {gain.high:+.1f}]"
         ax.annotate(
             f"{short(label)}  {gain.mean:+.1f}{bounds}".replace("-", MINUS),
@@ -257,12 +261,6 @@ def _scaled(quantity: _Quantity, comparison: Comparison, frame: DataFrame) -> tu
     kind = "" if comparison.clock == "measured" else "simulated "
     is_kilo = quantity.column == "energy_j" and frame.energy_j.max() >= _KILO
     return (1e-3, f"{kind}kJ") if is_kilo else (1.0, f"{kind}{quantity.label}")
-
-
-def _integer_axis(ax: Axes, quantity: _Quantity) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=quantity.column == "round"))
 
 
 # From so many joules on, axes are in kilojoules.
@@ -355,16 +353,13 @@ def pareto(comparison: Comparison) -> Figure | None:
 
 def _draw_ends(figure: MplFigure, comparison: Comparison, last: DataFrame, quantity: _Quantity) -> None:
     """A point per method with its name, its spread as a bar, and the front of the federated methods."""
-    styles, (lowest, highest) = all_styles(comparison), span(last)
-    width_in, height_in = map(float, figure.get_size_inches())
-    names_in = _names_in(last.method)
-    left, bottom = _LEFT_IN / width_in, _BELOW_IN / height_in
-    ax = figure.add_axes((left, bottom, 1 - left - names_in / width_in, 1 - bottom - 0.08 / height_in))
+    looks, (lowest, highest) = styles(comparison.labels), span(last)
+    ax, _ = _axes(figure, last.method)
     scale, label = _scaled(quantity, comparison, last)
     front_of = last[last[f"front_{quantity.column}"] == 1].sort_values(quantity.column)
     ax.step(scale * front_of[quantity.column], front_of.f1_percent, where="post", color=INK, linewidth=1.2, zorder=1)
     for _, end in last.iterrows():
-        x, style = scale * end[quantity.column], styles[end.method]
+        x, style = scale * end[quantity.column], looks[end.method]
         style = style._replace(color=FAINT, markerfacecolor="white") if end.is_bound else style
         if end["std"] > 0:
             bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
@@ -415,7 +410,7 @@ def modalities(comparison: Comparison) -> Figure | None:
     owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
 
     def draw(figure: MplFigure) -> None:
-        sensors, fleet, look = comparison.sensors, comparison.fleet, all_styles(comparison)
+        sensors, fleet, look = comparison.sensors, comparison.fleet, styles(comparison.labels)
         width = 0.8 / max(1, len(methods))
         (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)
         for i, method in enumerate(methods):

@@ -192,11 +192,6 @@ def _rank(label: str) -> tuple[int, int]:
     return rank, _FIRST.index(label) if rank and label in _FIRST else len(_FIRST) * min(rank, 1)
 
 
-def all_styles(comparison: Comparison) -> Mapping[str, Style]:
-    """Styles of every method of a comparison."""
-    return styles(comparison.labels)
-
-
 def part_of(comparison: Comparison, label: str, kind: str) -> str:
     """The id of a method's part of a drawing, by which a page finds all that belongs to one method."""
     return f"m{comparison.labels.index(label)}-{kind}"
@@ -212,7 +207,7 @@ def name_ends(ax: Axes, comparison: Comparison, ends: Mapping[str, tuple[float, 
 
     Ends that lie close to each other in x have their names in one column right of them.
     """
-    colours, ((left, right), (low, high)) = all_styles(comparison), (ax.get_xlim(), ax.get_ylim())
+    colours, ((left, right), (low, high)) = styles(comparison.labels), (ax.get_xlim(), ax.get_ylim())
     height_in = ax.get_position().height * float(ax.figure.get_size_inches()[1])  # type: ignore[union-attr]
     least, near = (high - low) * _NAME_IN / height_in, _NEAR * (right - left)
     columns: list[list[str]] = []
@@ -297,21 +292,12 @@ def panels(
     """
     height = float(figure.get_size_inches()[1])
     columns = min(number, per_row)
-    grid = figure.add_gridspec(
-        -(-number // columns),
-        columns,
-        left=left,
-        right=right,
-        top=1 - above_in / height,
-        bottom=below_in / height,
-        wspace=gap,
-        hspace=row_gap,
-    )
-    axes: list[Axes] = []
-    for i in range(number):
-        axes.append(figure.add_subplot(grid[divmod(i, columns)], sharey=axes[0] if sharey and axes else None))
-        axes[i].tick_params(labelleft=not (sharey and i))
-    return axes
+    place = {"left": left, "right": right, "top": 1 - above_in / height, "bottom": below_in / height}
+    grid = {**place, "wspace": gap, "hspace": row_gap}
+    axes = figure.subplots(-(-number // columns), columns, sharey=sharey, squeeze=False, gridspec_kw=grid).flat
+    for unused in axes[number:]:
+        unused.remove()
+    return list(axes[:number])
 
 
 def percent_axis(ax: Axes, bottom: float, top: float) -> None:

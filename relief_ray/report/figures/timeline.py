@@ -108,22 +108,18 @@ def featured(comparison: Comparison) -> list[Loaded]:
         *kin,
         *(label for label in others if interest(label) == 1),
     ]
-    wanted = (first if len(first) > 1 else [*first, *others[: 2 - len(first)]])[:_MAX_PANELS]
+    wanted = [*first, *others[: max(0, 2 - len(first))]][:_MAX_PANELS]
     shared = _middle(comparison, set.intersection(*map(replicates.__getitem__, wanted)), wanted) if wanted else None
     return [next(r for r in runs if r.label == v and shared in (None, r.replicate)) for v in wanted]
 
 
 def _middle(comparison: Comparison, shared: Collection[Replicate], labels: Sequence[str]) -> Replicate | None:
     """Of the replicates that the methods share, the one with the median F1 of the last of them; None where none is."""
-    scores = {run.replicate: _score_of(run) for run in comparison.runs_of(labels[-1]) if run.replicate in shared}
+    runs = [run for run in comparison.runs_of(labels[-1]) if run.replicate in shared]
+    # Those without a score come first.
+    scores = {run.replicate: -1.0 if (f1 := run.tested.headline) is None else f1 for run in runs}
     order = sorted(scores, key=lambda replicate: (scores[replicate], replicate))
     return order[len(order) // 2] if order else None
-
-
-def _score_of(run: Loaded) -> float:
-    """Headline F1 of the last test, a share; -1 without one."""
-    f1 = None if run.last_metrics is None else run.last_metrics.headline
-    return -1.0 if f1 is None else f1
 
 
 def timeline(runs: Sequence[Loaded], path: Path, clock: str | None = None, round_: int | None = None) -> Path:

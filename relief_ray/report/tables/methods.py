@@ -10,9 +10,9 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.records.schema import has_folds
-from relief_ray.report.comparison import Comparison, bounds_last, in_title, stat
-from relief_ray.report.paper import PAPER_ROWS
+from relief_ray.records.schema import config_value, has_folds
+from relief_ray.report.comparison import Comparison, MethodResult, in_title, stat
+from relief_ray.report.paper import PAPER_ROWS, PaperCell
 from relief_ray.report.remarks import (
     VERSUS,
     alike_pairs,
@@ -21,7 +21,7 @@ from relief_ray.report.remarks import (
     stand_in_note,
     whose_intervals,
 )
-from relief_ray.report.runs import Config, GridItem, chosen_keys, config_value, grouped, searched_keys
+from relief_ray.report.runs import Config, GridItem, chosen_keys, grouped
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
@@ -51,15 +51,22 @@ def main_table(comparison: Comparison, known: Sequence[Comparison] = ()) -> Tabl
     is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
     """
     tuned, columns = twin(comparison, known), recorded(comparison, _lead(comparison))
-    table = table_of(
-        comparison,
-        [label for label in labels_of(comparison) if comparison.has(label)],
-        columns,
+    table = replace(
+        table_of(
+            comparison,
+            list(filter(comparison.has, labels_of(comparison))),
+            columns,
+            more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
+        ),
         caption=f"Results: {comparison.title}.",
-        notes=_notes(comparison),
-        more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
+        notes=tuple(_notes(comparison)),
+        details=(
+            *premises(comparison),
+            *(f"{text}." for text in taken_over(comparison)),
+            *_tuned_notes(tuned),
+        ),
+        meanings=_meanings(columns),
     )
-    table = replace(table, details=(*_details(comparison), *_tuned_notes(tuned)), meanings=_meanings(columns))
     most = {column.head for column in columns if not column.gain} - {col.JOULES.head}
     return table.with_best(least=[col.JOULES.head], most=most)
 
@@ -70,26 +77,20 @@ def further_table(comparison: Comparison) -> Table | None:
         return None
     others = [*_f1_columns(comparison), *_cost_columns(comparison), *_other_columns(comparison)]
     columns = recorded(comparison, [c for c in others if c.head not in {lead.head for lead in _lead(comparison)}])
-    table = table_of(comparison, comparison.labels, columns, caption=f"Further figures: {comparison.title}.")
-    return replace(table, meanings=_meanings(columns)).without_blanks()
+    table = table_of(comparison, comparison.labels, columns)
+    caption = f"Further figures: {comparison.title}."
+    return replace(table, caption=caption, meanings=_meanings(columns)).without_blanks()
 
 
 def labels_of(comparison: Comparison) -> list[str]:
     """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
-    planned = [s.label for s in comparison.items if s.status != "done"]
-    labels = dict.fromkeys([*PAPER_ROWS, *ablations(comparison), *comparison.labels, *planned])
-    return bounds_last(list(labels), comparison.methods)
+    planned = (item.label for item in comparison.items)
+    return comparison.bounds_last(dict.fromkeys([*PAPER_ROWS, *ablations(comparison), *comparison.labels, *planned]))
 
 
 def ablations(comparison: Comparison) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
-    methods = comparison.methods
-    return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
-
-
-def upload(backbone: str) -> Column:
-    """A backbone's column of uploads."""
-    return col.UP.get(backbone, col.UP["cnn"])
+    return by_registry(label for label, method in comparison.methods.items() if method.kind.startswith("ablation"))
 
 
 def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
@@ -105,12 +106,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if comparison.personalised:
         yield STARRED
     yield from (f"{note}." for note in stand_in_note(comparison.runs))
-
-
-def _details(comparison: Comparison) -> Iterator[str]:
-    """Protocol, clock, what differences are taken over, and names."""
-    yield from premises(comparison)
-    yield from (f"{text}." for text in taken_over(comparison))
 
 
 def taken_over(comparison: Comparison) -> list[str]:
@@ -147,8 +142,8 @@ def twin(usual: Comparison, others: Sequence[Comparison]) -> Comparison | None:
     """The tuned cells of a setting with the usual values."""
     if usual.choice:
         return None
-    tuned = [(e, searched_keys(s.config for s in e.items)) for e in others if e.choice == "tuned"]
-    return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
+    tuned = (other for other in others if other.choice == "tuned")
+    return next((e for e in tuned if e.base(e.searched) == usual.base(e.searched)), None)
 
 
 def _tuned(tuned: Comparison, column: Column, label: str) -> Cell:
@@ -309,13 +304,17 @@ def lead_table(comparison: Comparison) -> Table:
 
 
 def all_tables(comparison: Comparison) -> tuple[Table, Table, Table]:
-    """Scores, costs, and everything else."""
-    return scores_table(comparison), costs_table(comparison), wide_table(comparison)
+    """Scores, costs, and everything else.
 
-
-def scores_table(comparison: Comparison) -> Table:
-    """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
-    return _compared(comparison, "scores", _f1_columns(comparison), always=(col.F1, *_alone(comparison)))
+    Scores: F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality. Costs:
+    seconds, joules, bytes and rounds to a target, which no method may reach; else what the records tell alone.
+    Everything else: F1 at best validation only if known.
+    """
+    return (
+        _compared(comparison, "scores", _f1_columns(comparison), always=(col.F1, *_alone(comparison))),
+        _compared(comparison, "costs", _cost_columns(comparison), always=(col.ROUNDS_TO_85,)),
+        _compared(comparison, "more", _other_columns(comparison), always=_WIDE),
+    )
 
 
 def _f1_columns(comparison: Comparison) -> tuple[Column, ...]:
@@ -327,20 +326,11 @@ def _alone(comparison: Comparison) -> tuple[Column, ...]:
     return (col.RARE_F1, *map(col.modality_f1, comparison.sensors))
 
 
-def costs_table(comparison: Comparison) -> Table:
-    """Seconds, joules, bytes and rounds to a target, which no method may reach; else what the records tell alone."""
-    return _compared(comparison, "costs", _cost_columns(comparison), always=(col.ROUNDS_TO_85,))
-
-
 def _cost_columns(comparison: Comparison) -> tuple[Column, ...]:
     names = {name for row in comparison.rows for name in row.stats if name.startswith("sent_")}
     kinds = comparison.in_order(name.removeprefix("sent_").removesuffix("_percent") for name in names)
-    return (*COSTS, upload(comparison.backbone), *map(col.sent_by, kinds), col.WALL_S)
-
-
-def wide_table(comparison: Comparison) -> Table:
-    """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
-    return _compared(comparison, "more", _other_columns(comparison), always=_WIDE)
+    upload = col.UP.get(comparison.backbone, col.UP["cnn"])
+    return (*COSTS, upload, *map(col.sent_by, kinds), col.WALL_S)
 
 
 def _other_columns(comparison: Comparison) -> tuple[Column, ...]:
@@ -362,11 +352,15 @@ def _compared(
 ) -> Table:
     """A row per method, a rule above the first bound.
 
-    Columns that no method has a figure for are left out, but ``always``.
+    Columns that no method has a figure for are left out, but ``always``. Cells are texts alone, without origins.
     """
     shown = recorded(comparison, columns, always)
-    table = table_of(comparison, comparison.labels, shown, slug=slug, tight=True)
-    return replace(table, meanings=_meanings(shown))
+    table = table_of(comparison, comparison.labels, shown, cell=_text_cell, has_number=False)
+    return replace(table, slug=slug, meanings=_meanings(shown))
+
+
+def _text_cell(comparison: Comparison, method: MethodResult, column: Column, _: PaperCell | None) -> Cell:
+    return Cell(method_cell(comparison, method, column, tight=True).text)
 
 
 def _meanings(columns: Iterable[Column]) -> dict[str, str]:

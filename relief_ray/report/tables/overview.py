@@ -17,7 +17,7 @@ from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import commit, flat, source_digest
 from relief_ray.records.schema import PhysicalRecord, Status, has_folds
-from relief_ray.report.comparison import Comparison, distinct, in_title
+from relief_ray.report.comparison import Comparison, distinct, in_title, programs
 from relief_ray.report.document import ORIGINS
 from relief_ray.report.runs import (
     STATUSES,
@@ -74,11 +74,6 @@ def _counts(items: Sequence[GridItem], statuses: Sequence[Status]) -> Iterable[C
     by_status = Counter(s.status for s in items)
     for number, is_gap in ((len(items), False), *((by_status[status], status != "done") for status in statuses)):
         yield Cell(str(number), tone="gap" if number and is_gap else "", numbers={"n": number})
-
-
-def programs(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:
-    """Programs that computed the runs, by sources, torch and processor architecture."""
-    return Counter((r.run.source_digest[:12], r.run.machine.torch, r.run.machine.architecture) for r in runs)
 
 
 def gaps(inventory: Inventory) -> Table | None:
@@ -177,7 +172,7 @@ def _windows_table(comparison: Comparison, slug: str, known: Sequence[tuple[Load
     for loaded, facts in known:
         place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(comparison.text("data.split"))
         numbers = (facts.test, facts.train, facts.validation, len(facts.clients))
-        row = [place, _tested(loaded), *(f"{n:,}" if n else NONE for n in numbers)]
+        row = [place, ", ".join(loaded.subjects) or NONE, *(f"{n:,}" if n else NONE for n in numbers)]
         rows += [] if row in rows else [row]
     first = "fold" if has_folds(known[0][0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
@@ -193,13 +188,6 @@ def _caption(comparison: Comparison, facts: DataFacts) -> str:
         f"Data: {comparison.title}; windows of {facts.window_s:g} s, one every {stride} s; "
         f"{facts.num_classes} classes. F1 is taken over the test windows.{alike}"
     )
-
-
-def _tested(loaded: Loaded) -> str:
-    """The test subjects of the last evaluation."""
-    last = loaded.last_metrics
-    names = () if last is None else last.f1_by_subject or last.f1_fleet_by_subject
-    return ", ".join(sorted(names, key=lambda name: (len(name), name))) or NONE
 
 
 def _clients_table(

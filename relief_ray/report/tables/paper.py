@@ -35,7 +35,6 @@ from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, labels_of
 from relief_ray.report.tables.rows import (
-    bounds_of,
     departures,
     figure_cell,
     gap,
@@ -72,8 +71,7 @@ def paper_table(comparison: Comparison) -> Table | None:
         return None
     comparison, starred = comparison.shown, comparison.personalised
     columns = recorded(comparison, (col.F1, *([OWN_F1] if starred else []), *_COLUMNS[number]))
-    bounds = bounds_of(comparison, labels)
-    others = [v for v in labels if v not in PAPER_ROWS and v not in bounds]
+    others = [v for v in labels if v not in PAPER_ROWS and v not in comparison.bounds]
 
     def theirs(label: str, column: Column) -> PaperCell | None:
         is_canonical_alone = column is OWN_F1 and label not in starred
@@ -82,16 +80,18 @@ def paper_table(comparison: Comparison) -> Table | None:
     place = f"Our figures in the columns of the paper's Table {number}"
     if comparison.is_on_papers_data:
         place = f"Our figures beside the paper's (its Table {number})"
-    return table_of(
-        comparison,
-        labels,
-        columns,
-        heads=headings(comparison, columns),
+    return replace(
+        table_of(
+            comparison,
+            labels,
+            columns,
+            heads=headings(comparison, columns),
+            beside=theirs,
+            # Above the first method that is not the paper's.
+            rules=others[:1],
+        ),
         caption=f"{place}: {comparison.title}.",
-        notes=_notes(comparison, number),
-        beside=theirs,
-        # Above the first method that is not the paper's.
-        rules=others[:1],
+        notes=tuple(_notes(comparison, number)),
         second=second_line(comparison),
     )
 
@@ -152,11 +152,16 @@ def ablation_table(comparison: Comparison) -> Table | None:
         score = HEADLINE if column is _DIFFERENCE else column
         return printed(comparison, "III", VARIANT_ROWS.get(label, label), score, prefix)
 
-    return table_of(
-        comparison,
-        (*papers, *ours),
-        columns,
-        first="variant",
+    return replace(
+        table_of(
+            comparison,
+            (*papers, *ours),
+            columns,
+            first="variant",
+            beside=theirs,
+            names={label: _title(label) for label in (*papers, *ours)},
+            rules=ours[:1],
+        ),
         caption=f"RELIEF without one of its parts{' (the paper, Table III)' if comparison.is_on_papers_data else ''}: "
         f"{comparison.title}.",
         notes=(
@@ -165,9 +170,6 @@ def ablation_table(comparison: Comparison) -> Table | None:
             "V2 and V3 drop two parts at once; the variants with V0's mandatory blocks drop one.",
             *([slots] if col.FREE_SLOTS in columns else []),
         ),
-        beside=theirs,
-        names={label: _title(label) for label in (*papers, *ours)},
-        rules=ours[:1],
         second=second_line(comparison),
     )
 
@@ -223,7 +225,7 @@ def _of_every_fleet(group: Sequence[Comparison]) -> list[str]:
     first = group[0]
     common = [v for v in dict.fromkeys(s.label for s in first.items) if all(e.has(v) for e in group)]
     five = [v for v in REPRESENTATIVE if first.dataset in _VARIED or any(e.has(v) for e in group)]
-    bounds = by_registry(bounds_of(first, common))
+    bounds = by_registry(v for v in common if v in first.bounds)
     return list(dict.fromkeys([*five, *(v for v in common if v not in bounds), *bounds]))
 
 
@@ -289,18 +291,20 @@ def testbed_table(comparison: Comparison) -> Table | None:
 
     is_measured = comparison.clock == "measured"
     how = "computed from a measured device profile." if is_measured else "simulated: no deviation is computed."
-    return table_of(
-        comparison,
-        [v for v in labels_of(comparison) if v in REPRESENTATIVE or comparison.has(v)],
-        _OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
+    return replace(
+        table_of(
+            comparison,
+            [v for v in labels_of(comparison) if v in REPRESENTATIVE or comparison.has(v)],
+            _OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
+            beside=theirs,
+            cell=shown,
+            names={m.label: name_of(m) for m in comparison.rows},
+        ),
         caption=f"Testbed (the paper's Section VII-D and Fig. 8): {comparison.title}.",
         notes=(
             *premises(comparison),
             f"The paper's figures were measured on two Jetson boards. Ours are {how}{own_models(comparison)}",
         ),
-        beside=theirs,
-        cell=shown,
-        names={m.label: name_of(m) for m in comparison.rows},
         second=_SECOND,
     )
 

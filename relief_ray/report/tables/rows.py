@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isclose
+from types import MappingProxyType
 
 from relief_ray.config.experiment import all_keys
 from relief_ray.devices.time import CLOCKS
@@ -61,83 +62,6 @@ _SIMULATED = (
     "device_j",
 )
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
-
-
-def table_of(
-    comparison: Comparison,
-    labels: Sequence[str],
-    columns: Sequence[Column],
-    *,
-    caption: str = "",
-    notes: Iterable[str] = (),
-    slug: str = "",
-    first: str = "method",
-    heads: Sequence[str] = (),
-    beside: Callable[[str, Column], PaperCell | None] = lambda label, column: None,
-    cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None,
-    more: Mapping[str, Callable[[str], Cell]] | None = None,
-    names: Mapping[str, str] | None = None,
-    rules: Collection[str] = (),
-    second: str = "",
-    tight: bool = False,
-) -> Table:
-    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
-
-    Bounds are printed pale, below a line.
-
-    Args:
-        comparison: where the figures are from.
-        labels: the methods.
-        columns: the figures.
-        caption: what stands above it.
-        notes: what stands below it.
-        slug: its name in files.
-        first: heading of the rows.
-        heads: headings of the columns; empty: their own.
-        beside: the paper's cell of a method's figure.
-        cell: how a figure is shown; None: as ``method_cell`` does.
-        more: columns of other runs behind these, by their headings: the cell of a method.
-        names: names of methods that do not stand under their own; None: ``_marked_names``.
-        rules: further methods above which a line stands.
-        second: explains the cells' second lines.
-        tight: for `compare`: texts alone, without the number of runs and the paper's values.
-    """
-    show = cell or partial(method_cell, tight=tight)
-    names, bounds = _marked_names(comparison) if names is None else names, bounds_of(comparison, labels)
-    lines = {*rules, *(bounds[:1] if len(bounds) < len(labels) else ())}
-
-    def shown(column: Column, label: str) -> Cell:
-        if tight:
-            method = comparison.row(label)
-            return Cell(NONE if method is None else show(comparison, method, column, None).text)
-        theirs = beside(label, column)
-        if method := comparison.row(label):
-            return show(comparison, method, column, theirs)
-        known = None if column.gain else theirs
-        paper = None if known is None else known.value
-        return Cell("", below=_paper_line(known, column), tone="gap", numbers={"n": 0, "paper": paper})
-
-    makers: list[tuple[str, Callable[[str], Cell]]] = [] if tight else [("runs", partial(runs_cell, comparison))]
-    names_of = heads or [column.head for column in columns]
-    makers += [(head, partial(shown, column)) for head, column in zip(names_of, columns, strict=True)]
-    makers += (more or {}).items()
-    rows = (
-        Row(
-            names.get(label, label),
-            tuple(make(label) for _, make in makers),
-            rule=label in lines,
-            faint=label in bounds,
-        )
-        for label in labels
-    )
-    heading = (first, *(name for name, _ in makers))
-    return Table(slug=slug, caption=caption, head=heading, rows=tuple(rows), notes=tuple(notes), second=second)
-
-
-def bounds_of(comparison: Comparison, labels: Iterable[str]) -> list[str]:
-    """The bounds among the methods."""
-    methods = comparison.methods
-    return [label for label in labels if label in methods and methods[label].is_bound]
 
 
 def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
@@ -379,3 +303,62 @@ def runs_cell(comparison: Comparison, label: str) -> Cell:
         tone="warn" if lacking or other else "",
         numbers={"n": method.num_runs, "planned": planned, "other_code": other},
     )
+
+
+def table_of(
+    comparison: Comparison,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    first: str = "method",
+    heads: Sequence[str] = (),
+    beside: Callable[[str, Column], PaperCell | None] = lambda label, column: None,
+    cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] = method_cell,
+    more: Mapping[str, Callable[[str], Cell]] = MappingProxyType({}),
+    names: Mapping[str, str] | None = None,
+    rules: Collection[str] = (),
+    has_number: bool = True,
+) -> Table:
+    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
+
+    Bounds are printed pale, below a line.
+
+    Args:
+        comparison: where the figures are from.
+        labels: the methods.
+        columns: the figures.
+        first: heading of the rows.
+        heads: headings of the columns; empty: their own.
+        beside: the paper's cell of a method's figure.
+        cell: how a figure is shown.
+        more: columns of other runs behind these, by their headings: the cell of a method.
+        names: names of methods that do not stand under their own; None: ``_marked_names``.
+        rules: further methods above which a line stands.
+        has_number: the first column is the number of runs.
+    """
+    names = _marked_names(comparison) if names is None else names
+    bounds = [label for label in labels if label in comparison.bounds]
+    lines = {*rules, *(bounds[:1] if len(bounds) < len(labels) else ())}
+
+    def shown(column: Column, label: str) -> Cell:
+        theirs = beside(label, column)
+        if method := comparison.row(label):
+            return cell(comparison, method, column, theirs)
+        known = None if column.gain else theirs
+        paper = None if known is None else known.value
+        return Cell("", below=_paper_line(known, column), tone="gap", numbers={"n": 0, "paper": paper})
+
+    makers: list[tuple[str, Callable[[str], Cell]]] = [("runs", partial(runs_cell, comparison))] if has_number else []
+    names_of = heads or [column.head for column in columns]
+    makers += [(head, partial(shown, column)) for head, column in zip(names_of, columns, strict=True)]
+    makers += more.items()
+    rows = (
+        Row(
+            names.get(label, label),
+            tuple(make(label) for _, make in makers),
+            rule=label in lines,
+            faint=label in bounds,
+        )
+        for label in labels
+    )
+    return Table(head=(first, *(name for name, _ in makers)), rows=tuple(rows))

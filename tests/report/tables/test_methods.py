@@ -10,7 +10,7 @@ from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.remarks import STAND_IN
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import F1, HEADLINE, LINK
-from relief_ray.report.tables.methods import costs_table, lead_table, scores_table, wide_table
+from relief_ray.report.tables.methods import all_tables, lead_table
 from relief_ray.report.tables.rows import names_line, number_text
 from relief_ray.support.table import legend
 
@@ -47,7 +47,7 @@ def test_a_link_that_only_rounds_to_all_says_so():
 def test_a_legend_is_read_from_left_to_right(make):
     """No meaning is `the same` as another: the one before it may be of another column."""
     runs = [make("fedavg"), make("relief", scores=(0.55, 0.6), round_s=1.0), make("local", own=(0.4, 0.5))]
-    tables = (scores_table(compare_runs(runs)), costs_table(compare_runs(runs)))
+    tables = all_tables(compare_runs(runs))[:2]
     lines = legend(tables)
     places = [[head for table in tables for head in table.head].index(line.split("`")[1]) for line in lines]
     assert places == sorted(places) and len(places) > 3
@@ -72,13 +72,13 @@ def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their
     """FedAvg 60 %; canonical 80 %, own 50 %: the headline is 10 points below, the diagnostic 20 above."""
     both = make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))
     comparison = compare_runs([make("fedavg"), both, make("local", personalised=True, scores=(0.2, 0.3))])
-    scores = scores_table(comparison)
+    scores = all_tables(comparison)[0]
     lease, local = cells(scores, "fedlease*"), cells(scores, "local*")
     assert (lease["F1 %"], lease["F1 own %"], lease["vs fedavg [95 %]"]) == ("80.0", "50.0*", "-10.0 (1 run)")
     assert (local["F1 %"], local["F1 own %"], local["acc %"]) == ("-", "30.0*", "-")
     assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "fedavg")["acc %"]) == ("-", "30.0")
-    assert cells(wide_table(comparison), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 (1 run)"
-    assert "F1 own %" not in scores_table(compare_runs([make("fedavg")])).head
+    assert cells(all_tables(comparison)[2], "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 (1 run)"
+    assert "F1 own %" not in all_tables(compare_runs([make("fedavg")]))[0].head
 
 
 def test_a_variant_is_named_only_where_the_title_of_its_preset_says_more(make):
@@ -93,13 +93,13 @@ def test_a_variant_is_named_only_where_the_title_of_its_preset_says_more(make):
 
 def test_rows_of_stand_ins_have_the_mark_that_their_remark_begins_with(make):
     runs = [make(name, extra={"backbone": {"name": "cnn"}}) for name in ("fedavg", "helora")]
-    for table in (scores_table(compare_runs(runs)), costs_table(compare_runs(runs))):
+    for table in all_tables(compare_runs(runs))[:2]:
         assert [row.name for row in table.rows] == ["fedavg", f"helora{STAND_IN}"]
 
 
 def test_sensors_are_explained_together_where_they_begin(make):
     comparison = compare_runs([make("fedavg")])
-    scores = scores_table(comparison)
+    scores = all_tables(comparison)[0]
     lines = legend([scores])
     assert "`acc %` and `mag %`: F1 with one sensor alone" in lines[-1:]
     assert "`rare F1 %`: F1 with one sensor alone, mean over the sensors that the fewest clients own" in lines
@@ -109,22 +109,22 @@ def test_sensors_stand_in_the_order_of_the_data_set(make):
     """Sorted by name, gravity would stand before gyro and mag."""
     facts = {"modalities": ["mag", "acc"], "clients": []}
     runs = [make("fedavg")]
-    assert [h for h in scores_table(compare_runs(runs)).head if h in ("acc %", "mag %")] == ["acc %", "mag %"]
+    assert [h for h in all_tables(compare_runs(runs))[0].head if h in ("acc %", "mag %")] == ["acc %", "mag %"]
     other = dataclasses.replace(runs[0], run=runs[0].run.model_copy(update={"fleet": facts}))
-    assert [h for h in scores_table(compare_runs([other])).head if h in ("acc %", "mag %")] == ["mag %", "acc %"]
+    assert [h for h in all_tables(compare_runs([other]))[0].head if h in ("acc %", "mag %")] == ["mag %", "acc %"]
 
 
 def test_compare_prints_none_of_the_papers_values(make, put_on):
     methods = ("fedicu_table", "v1", "full_only")
     comparison = compare_runs([put_on(make(m), data={"name": "pamap2", "stride_s": 5.0}) for m in methods])
-    tables = scores_table(comparison), costs_table(comparison)
+    tables = all_tables(comparison)[:2]
     assert not [head for table in tables for head in table.head if "paper" in head]
     assert not any("in the paper" in line for line in legend(tables))
 
 
 def test_backbone_2_has_kibibytes(make, put_on):
     runs = [put_on(on_moment(make(m), put_on), data={"name": "pamap2", "stride_s": 5.0}) for m in ("relief", "v3")]
-    assert cells(costs_table(compare_runs(runs)), "relief")["up, KiB"] == "2048"
+    assert cells(all_tables(compare_runs(runs))[1], "relief")["up, KiB"] == "2048"
 
 
 def test_f1_at_equal_cost_by_hand(make):
@@ -137,12 +137,12 @@ def test_f1_at_equal_cost_by_hand(make):
         make("relief", scores=(0.4, 0.55), round_s=1.5, energy_j=120.0),
         make("full_only", scores=(0.3, 0.35), round_s=0.5, energy_j=10.0),
     ]
-    scores = scores_table(compare_runs(runs))
+    scores = all_tables(compare_runs(runs))[0]
     shown = {name: cells(scores, name) for name in ("fedavg", "relief", "full_only")}
     assert [shown[name]["F1 at equal s %"] for name in shown] == ["55.0", "55.0", "35.0"]
     assert [shown[name]["F1 at equal J %"] for name in shown] == ["60.0", "-", "35.0"]
     assert any(line.startswith("`F1 at equal s %`: F1 when as many") for line in legend([scores]))
-    assert "F1 at equal s %" not in scores_table(compare_runs(runs[:1])).head, "alone nothing is equal"
+    assert "F1 at equal s %" not in all_tables(compare_runs(runs[:1]))[0].head, "alone nothing is equal"
 
 
 def seen(loaded, **own):
@@ -174,7 +174,7 @@ def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put
         seen(make("fedavg"), f1_own_sensors=0.4, f1_own_subjects=0.45),
         seen(make("fedlease", own=(0.4, 0.5)), f1_own_sensors=0.5, f1_own_subjects=0.7),
     ]
-    scores = scores_table(compare_runs(runs))
+    scores = all_tables(compare_runs(runs))[0]
     assert scores.head[1:3] == ("F1 %", "F1 own %")
     fedavg, lease = cells(scores, "fedavg"), cells(scores, "fedlease*")
     assert (fedavg["F1 own %"], lease["F1 own %"]) == ("40.0", "50.0*")
@@ -204,6 +204,6 @@ def test_the_legend_explains_the_columns_that_are_shown_and_no_others(make):
 def test_worst_clients_and_who_sends_by_hand(make):
     """Eleven clients with F1 of 0.10 to 0.20: the worst tenth are two, 10.5 %."""
     served = {number: 0.1 + number / 100 for number in range(11)}
-    shown = cells(scores_table(compare_runs([seen(make("fedavg"), f1_by_client=served)])), "fedavg")
+    shown = cells(all_tables(compare_runs([seen(make("fedavg"), f1_by_client=served)]))[0], "fedavg")
     assert (shown["worst client %"], shown["worst tenth %"]) == ("10.0", "10.5")
-    assert "worst client %" not in scores_table(compare_runs([make("fedavg")])).head
+    assert "worst client %" not in all_tables(compare_runs([make("fedavg")]))[0].head

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from actors.grids.search import Search, best_try
-from relief_ray.config.experiment import as_read
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
@@ -30,7 +29,7 @@ def chosen(kind, lr, gamma=None, at_edge=()):
 def page(put_on, inventory_of):
     def make_page(runs, others=()):
         on = [put_on(r, where=f"w{i}") for i, r in enumerate(runs)]
-        return build(Inventory(items=labelled(merged(inventory_of(on, others).items)), parsed=as_read))
+        return build(Inventory(items=labelled(merged(inventory_of(on, others).items))))
 
     return make_page
 
