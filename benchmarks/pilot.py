@@ -24,7 +24,6 @@ from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Receipt, Reduced, StageTimes, Update, Work
 from relief_ray.experiment.setup import Setup, context_of, prepare
-from relief_ray.server.aggregation import mix_models
 from relief_ray.strategies.pilot import LocalModels, Matrix, Pilot, backbone_of, distances, mix_with_nearest, mixing
 from relief_ray.support.process import use_threads
 
@@ -56,7 +55,13 @@ def mix_before(
     """Mixtures with the nearest, as they were computed before."""
     models = side_by_side(local, groups)
     weights = mixing(distances_before(models, groups), sizes, num_neighbours)
-    return [mix_models(models, row, groups) for row in weights.tolist()]
+    mixtures = []
+    for row in weights.tolist():
+        mixtures.append({j: torch.zeros_like(models[0][j], dtype=torch.float64) for j in groups})
+        for theta, weight in zip(models, row, strict=True):
+            for j in groups if weight else ():
+                mixtures[-1][j] += weight * theta[j].to(torch.float64)
+    return [{j: total.to(torch.float32) for j, total in mixture.items()} for mixture in mixtures]
 
 
 def config_of(num_clients: int) -> ExperimentConfig:

@@ -112,8 +112,13 @@ INLINE long up8(long n) { return (n + 7) / 8 * 8; }
 INLINE long less(long a, long b) { return a < b ? a : b; }
 INLINE void zero(R *p, long n) { memset(p, 0, (size_t)n * sizeof(R)); }
 INLINE void copy(R *to, const R *p, long n) { memcpy(to, p, (size_t)n * sizeof(R)); }
-INLINE void add_row(R *sum, const R *row, long n) { /* n is a multiple of eight */
-  for (long o = 0; o < n; o += 8) STORE(sum + o, ADD(LOAD(sum + o), LOAD(row + o)));
+/* A row of gradients back through a ReLU of output y, and onto a sum of rows; n is a multiple of eight. */
+INLINE void back_row(long n, const R *y, R *row, R *sum) {
+  for (long o = 0; o < n; o += 8) {
+    V masked = WHERE(LOAD(row + o), LOAD(y + o));
+    STORE(row + o, masked);
+    STORE(sum + o, ADD(LOAD(sum + o), masked));
+  }
 }
 
 /* Matrix products: from zero, from a row that all get (then with a ReLU), or onto what is there. */
@@ -365,10 +370,8 @@ PUBLIC void relief_conv2_back(const Conv *c, const R *df, long ldf, const R *y2,
       for (long t = first; t < last; t++)
         for (long o = 0; o < c->outs; o++) g[(t + 1) * wide + o] += df[o * c->pooled + p] * share;
     }
-    for (R *row = g + wide; row < g + (steps + 1) * wide; row += wide, y2 += wide) {
-      for (long o = 0; o < wide; o += 8) STORE(row + o, WHERE(LOAD(row + o), LOAD(y2 + o)));
-      add_row(work + size - wide, row, wide);
-    }
+    for (R *row = g + wide; row < g + (steps + 1) * wide; row += wide, y2 += wide)
+      back_row(wide, y2, row, work + size - wide);
     product(ONTO, 5 * in8, wide, steps, y1, 1, 2 * in8, g + wide, wide, 0, work, wide);
     if (!dy1) continue;
     product(ZERO, steps, in8, 3 * wide, g, wide, 1, even, in8, 0, dy1, 2 * in8);
@@ -384,11 +387,7 @@ PUBLIC void relief_conv1_back(const Conv *c, R *dy, const R *y, const R *x, R *d
   const long steps = steps_of(c), wide = up8(c->outs), depth = 5 * c->ins;
   zero(work, (depth + 1) * wide);
   for (long b = 0; b < c->batch; b++, x += (c->samples + 4) * c->ins, dy += steps * wide, y += (steps + 4) * wide) {
-    for (long t = 0; t < steps; t++) {
-      R *row = dy + t * wide;
-      for (long o = 0; o < wide; o += 8) STORE(row + o, WHERE(LOAD(row + o), LOAD(y + (t + 2) * wide + o)));
-      add_row(work + depth * wide, row, wide);
-    }
+    for (long t = 0; t < steps; t++) back_row(wide, y + (t + 2) * wide, dy + t * wide, work + depth * wide);
     product(ONTO, depth, wide, steps, x, 1, 2 * c->ins, dy, wide, 0, work, wide);
   }
   unpack(c, c->ins, work, dw, db);

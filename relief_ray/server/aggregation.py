@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import Final
 
@@ -18,6 +17,7 @@ from relief_ray.core.messages import (
     ClientInfo,
     Fleet,
     GroupSum,
+    Models,
     Reduced,
     States,
     Update,
@@ -69,18 +69,17 @@ def divergence(part: GroupSum) -> float | None:
     return max(0.0, part.sq_norm / count - inner_product(mean, mean))
 
 
-def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
+def mean_of(updates: Sequence[Update], shares: Sequence[float]) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
 
-    Clients of weight 0 are left out, and so are groups that only they sent.
+    ``shares``: the weights ``w_n`` by client. Clients of weight 0 are left out, and so are groups that only they sent.
     """
     sums: dict[GroupId, tuple[float, Tensor]] = {}
     for update in updates:
-        task = update.receipt.assignment
-        for j, delta in update.delta.items():
-            if w := float(weight(layout[j], fleet[task.client], task)):
-                before, total = sums.get(j, (0.0, torch.zeros((), dtype=torch.float64)))
-                sums[j] = (before + w, total + w * delta.to(torch.float64))
+        w = shares[update.receipt.assignment.client]
+        for j, delta in update.delta.items() if w else ():
+            before, total = sums.get(j, (0.0, torch.zeros((), dtype=torch.float64)))
+            sums[j] = (before + w, total + w * delta.to(torch.float64))
     return {j: total / w for j, (w, total) in sums.items()}
 
 
@@ -122,27 +121,24 @@ def mean_models(models: Sequence[Params]) -> dict[GroupId, Tensor]:
     return {j: weighted_mean([(1.0, theta[j]) for theta in models]) for j in models[0]}
 
 
-def mix_models(
-    models: Sequence[Params], weights: Sequence[float], groups: Collection[GroupId]
-) -> dict[GroupId, Tensor]:
-    """``sum_i w_i theta_i`` over ``groups`` with weights that sum to 1, in float64 in the order of the models.
+def mix(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """``sum_i w_i theta_i`` of ``(s_i, theta_i)`` with ``w_i = s_i / sum_k s_k``, in float64 in their order.
 
     Unlike ``weighted_mean`` it multiplies by normalised weights and adds one model after the other: a model whose
     weight is 1 comes back to the bit, and the two differ in the last bits otherwise.
     """
-    mixed = {}
-    for j in groups:
-        total = torch.zeros_like(models[0][j], dtype=torch.float64)
-        for theta, weight in zip(models, weights, strict=True):
-            if weight:
-                total += weight * theta[j].to(torch.float64)
-        mixed[j] = total.to(torch.float32)
-    return mixed
+    whole, total = sum(share for share, _ in parts), torch.zeros_like(parts[0][1], dtype=torch.float64)
+    for share, theta in parts:
+        if share:
+            total += share / whole * theta.to(torch.float64)
+    return total.to(torch.float32)
 
 
-def normalised(shares: Sequence[float]) -> list[float]:
-    """Shares scaled so that they sum to 1."""
-    return [share / sum(shares) for share in shares]
+def mix_clients(
+    models: Models, clients: Sequence[ClientId], shares: Sequence[float], groups: Collection[GroupId]
+) -> dict[GroupId, Tensor]:
+    """``mix`` of these clients' own models over ``groups``; ``shares``: of all clients."""
+    return {j: mix([(shares[n], models[model_of(n)][j]) for n in clients]) for j in groups}
 
 
 def model_of(client: ClientId) -> str:
@@ -161,9 +157,9 @@ def to_tensor(values: Mapping[GroupId, float], layout: GroupLayout) -> Tensor:
     return torch.tensor([values.get(j, float("nan")) for j in layout.ids], dtype=torch.float64)
 
 
-def from_tensor(values: Tensor, layout: GroupLayout) -> dict[GroupId, float]:
-    """Numbers by group as ``to_tensor`` stored them, without those that are NaN."""
-    return {j: float(v) for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
+def from_tensor(values: Tensor | None, layout: GroupLayout) -> dict[GroupId, float]:
+    """Numbers by group as ``to_tensor`` stored them, without those that are NaN; None: nothing is stored yet."""
+    return {} if values is None else {j: v for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
 
 
 def apply_parts(
@@ -203,11 +199,6 @@ def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) ->
         return sum(float(reduction.weight(group, fleet[t.client], t)) for t in tasks)
 
     return total
-
-
-def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLayout) -> Update:
-    """Update with the groups that ``keep`` accepts alone (for diagnostics)."""
-    return replace(update, delta={j: d for j, d in update.delta.items() if keep(layout[j])})
 
 
 def mean_personal(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from pydantic import ValidationError, model_validator
 from torch import Tensor
 
 from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.core.groups import GroupId
+from relief_ray.core.groups import GroupId, Selection
 from relief_ray.core.messages import (
     Assignment,
     ClientInfo,
@@ -40,6 +40,7 @@ from relief_ray.support.frozen import SwitchedConfig
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+T = TypeVar("T")
 Weighting = Literal["uniform", "samples"]
 Allocate = Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
 # Name of a try -> its settings, by key of the method's configuration.
@@ -219,6 +220,12 @@ def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, conseque
     )
 
 
+def fact_table(state: ServerState, name: str, kind: type[T]) -> dict[str, T]:
+    """Values of one kind in a table among the server's facts; {} where there is no such table yet."""
+    table = state.facts.get(name)
+    return {key: value for key, value in table.items() if isinstance(value, kind)} if isinstance(table, dict) else {}
+
+
 def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
     """Table ``clusters`` of a round's record: number of clients by cluster; no table where there is no cluster yet."""
     sizes = {view: float(number) for view, number in sorted(Counter(views).items())}
@@ -231,10 +238,15 @@ def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:
     return [context.batch_size] * num_full + [rest] * (rest > 0)
 
 
+def train_parts(context: RoundContext, client: ClientInfo, parts: Selection, down: Selection) -> Assignment:
+    """Assignment to train and send these ``parts`` of groups, for all epochs, after ``down`` came down."""
+    return Assignment(client=client.id, down=down, train=parts, up=parts, epochs=context.epochs)
+
+
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     """Assignment of the whole model down, trained and up, absent modalities included, as in FedAvg."""
     everything = context.layout.select()
-    return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
+    return train_parts(context, client, everything, everything)
 
 
 def most_epochs(task: Assignment, context: RoundContext, limit_s: float) -> Assignment:
@@ -274,11 +286,17 @@ def check_types(key: str, names: Iterable[str], fleet: Fleet) -> None:
         raise UserError(f"strategy.{key} names the device types {unknown}, expected some of {list(fleet.order)}")
 
 
-def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
-    """Times of all clients of the fastest device type: the one whose slowest client needs least per window."""
+def seconds_per_window(times: Mapping[ClientInfo, StageTimes]) -> dict[str, float]:
+    """Computing time per window of each device type: that of its slowest client."""
     speeds: dict[str, float] = {}
     for client, spent in times.items():
         speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
+    return speeds
+
+
+def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
+    """Times of all clients of the fastest device type: the one whose slowest client needs least per window."""
+    speeds = seconds_per_window(times)
     fastest = min(speeds, key=speeds.__getitem__)
     return [spent for client, spent in times.items() if client.device == fastest]
 

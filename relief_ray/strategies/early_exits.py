@@ -8,7 +8,7 @@ from dataclasses import replace
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup
 from relief_ray.core.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
-from relief_ray.strategies.common import own_target
+from relief_ray.strategies.common import fact_table, own_target, seconds_per_window
 from relief_ray.support.errors import UserError
 
 EXIT = "exit"
@@ -40,15 +40,13 @@ def num_blocks(layout: GroupLayout) -> int:
     return max(block(layout, g) for g in own_groups(layout))
 
 
-def exit_behind(layout: GroupLayout, depth: int) -> Classifier:
-    """Linear exit on the outputs of block ``depth``, all modalities side by side."""
-    last = [g.id for g in own_groups(layout) if block(layout, g) == depth and g.role != "fusion_a"]
-    return Classifier(id=f"{EXIT}.{depth}", after=tuple(last), layer=depth)
-
-
 def exits(layout: GroupLayout, depths: Iterable[int]) -> tuple[Classifier, ...]:
-    """Exits behind these blocks."""
-    return tuple(exit_behind(layout, d) for d in depths)
+    """Linear exits on the outputs of these blocks, all modalities side by side."""
+    read = [(g.id, block(layout, g)) for g in own_groups(layout) if g.role != "fusion_a"]
+    return tuple(
+        Classifier(id=f"{EXIT}.{depth}", after=tuple(j for j, at in read if at == depth), layer=depth)
+        for depth in depths
+    )
 
 
 def output_of(layout: GroupLayout, depth: int) -> GroupId | None:
@@ -95,15 +93,14 @@ def depths_by_speed(fleet: Fleet, deepest: int, times: Callable[[ClientInfo, int
     Others take the deepest at which none of them is slower than the slowest type's last client at the first. Speed is
     computing time per window at full depth.
     """
-    members = {t: [c for c in fleet.clients if c.device == t] for t in dict.fromkeys(c.device for c in fleet.clients)}
-    speed = {t: max(times(c, deepest).compute_s / c.num_windows for c in own) for t, own in members.items()}
+    speed = seconds_per_window({c: times(c, deepest) for c in fleet.clients})
     fastest, slowest = (choose(speed, key=speed.__getitem__) for choose in (min, max))
-    limit_s = max(times(c, 1).busy_s for c in members[slowest])
 
-    def fits(device: str, depth: int) -> bool:
-        return all(times(c, depth).busy_s <= limit_s for c in members[device])
+    def slowest_s(device: str, depth: int) -> float:
+        return max(times(c, depth).busy_s for c in fleet.clients if c.device == device)
 
-    others = {t: max((k for k in range(1, deepest + 1) if fits(t, k)), default=1) for t in members}
+    limit_s = slowest_s(slowest, 1)
+    others = {t: max((k for k in range(1, deepest + 1) if slowest_s(t, k) <= limit_s), default=1) for t in speed}
     return {**others, slowest: 1, fastest: deepest}
 
 
@@ -121,12 +118,6 @@ def through_own_outputs(state: ServerState, fleet: Fleet) -> EvalPlan:
     the whole one, through the backbone's own output; so is that of a device type without a task so far. For any
     method with one global model whose aggregation keeps ``with_outputs`` in the state's facts.
     """
-    known = state.facts.get(OUTPUTS)
-    outputs = known if isinstance(known, dict) else {}
-
-    def target(client: ClientInfo) -> EvalTarget:
-        output = outputs.get(client.device)
-        return replace(own_target(client), output=output if isinstance(output, str) else None)
-
-    targets = tuple(target(c) for c in fleet.clients)
+    outputs = fact_table(state, OUTPUTS, str)
+    targets = tuple(replace(own_target(c), output=outputs.get(c.device)) for c in fleet.clients)
     return EvalPlan(canonical=EvalTarget(label="global"), clients=targets, personal=False)

@@ -26,7 +26,7 @@ from relief_ray.plugins.blame import refuse_other_arguments, require
 from relief_ray.plugins.contract import held, sum_violation
 from relief_ray.plugins.load import is_own
 from relief_ray.server.aggregation import apply_parts, by_task, one_bucket
-from relief_ray.strategies.common import Preset, StrategyConfig, mean_change, train_everything
+from relief_ray.strategies.common import Preset, StrategyConfig, mean_change, train_parts
 from relief_ray.support.errors import UserError, nearest, shown
 
 # One model, each client weighed as its task says.
@@ -146,8 +146,8 @@ def allocate(
         down = context.download(client)
         chosen = layout.select(train(client, tuple(g for g in layout if g.id in down)))
         flops = flops_per_value * layout.num_values(chosen)
-        task = replace(train_everything(context, client), down=down, train=chosen, up=chosen, step_flops=flops)
-        tasks.append(replace(task, weight=weight(client, fleet)))
+        task = train_parts(context, client, chosen, down)
+        tasks.append(replace(task, step_flops=flops, weight=weight(client, fleet)))
     total = sum(task.weight for task in tasks)
     if tasks and (wrong := sum_violation(total, f"all {len(tasks)} clients of round {context.round}")):
         require(weight, "weight", "", lambda: wrong)
@@ -166,7 +166,7 @@ def aggregate(
         RoundVoid: only clients of weight 0 answered.
     """
     sent = {j: part for r in reduced.receipts for j, part in r.assignment.up.items()}
-    if reduced.receipts and not any(r.assignment.weight for r in reduced.receipts):
+    if not any(r.assignment.weight for r in reduced.receipts):
         raise RoundVoid(f"round {tools.round}: all {len(reduced.receipts)} clients that answered have weight 0")
     change = mean_change(MEAN, reduced, tools)
     layout = tools.layout

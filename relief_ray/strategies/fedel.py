@@ -33,9 +33,16 @@ from relief_ray.core.client import ClientContext, ClientProgram, Probed
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
-from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import Preset, StrategyConfig, of_fastest_type, search_over, train_everything
+from relief_ray.core.messages import Assignment, Fleet, Reduced, ServerState, Update
+from relief_ray.server.aggregation import apply_step, from_tensor, mean_step, over_members
+from relief_ray.strategies.common import (
+    Preset,
+    StrategyConfig,
+    of_fastest_type,
+    search_over,
+    train_everything,
+    train_parts,
+)
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 
 GLOBAL, WINDOW = "fedel.importance", "fedel.window"
@@ -88,21 +95,16 @@ def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Send every client the model, its time budget and the global importance; the device decides what it trains."""
-    layout, limit_s = context.layout, budget_s(config, context)
-    known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
-    args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
-    everything = [train_everything(context, client) for client in context.participants]
-    return tuple(replace(task, args={**args, "t_th_s": limit_s}) for task in everything)
+    known = from_tensor(state.tensors.get(GLOBAL), context.layout)
+    args = {**{f"I.{j}": value for j, value in known.items()}, "t_th_s": budget_s(config, context)}
+    return tuple(replace(train_everything(context, client), args=args) for client in context.participants)
 
 
 def budget_s(config: FedEL, context: RoundContext) -> float:
     """``T_th`` in seconds, the same for all clients: from the time that training everything takes across the fleet."""
     backbone = context.layout.select(own_groups(context.layout))
-
-    def plain(client: ClientInfo) -> Assignment:
-        return replace(train_everything(context, client), down=backbone, train=backbone, up=backbone)
-
-    times = {c: context.planner.times(c.id, plain(c)) for c in context.fleet.clients}
+    plain = ((c, train_parts(context, c, backbone, backbone)) for c in context.fleet.clients)
+    times = {client: context.planner.times(client.id, task) for client, task in plain}
     if config.speedup is None:
         return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
     return max(t.busy_s for t in times.values()) / config.speedup
@@ -310,7 +312,7 @@ def in_units(tree: Tree, quantum_s: float) -> Tree:
         return floor(seconds / quantum_s + SLACK)
 
     def chain(units: Sequence[Unit]) -> tuple[Unit, ...]:
-        return tuple(Unit(id=u.id, value=u.value, own=whole(u.own), deep=whole(u.deep)) for u in units)
+        return tuple(replace(u, own=whole(u.own), deep=whole(u.deep)) for u in units)
 
     return Tree(trunk=chain(tree.trunk), branches=tuple(chain(b) for b in tree.branches), passing=whole(tree.passing))
 
@@ -322,26 +324,13 @@ class _Table:
     value: NDArray[np.float64]
     chosen: NDArray[np.bool_]
 
-    def plus(self, column: int, weight: int, value: float) -> _Table:
-        """Offer one more unit (0/1 knapsack step)."""
-        if value <= 0.0 or weight >= len(self.value):
-            return self
-        end = len(self.value) - weight
-        better = np.zeros(len(self.value), dtype=np.bool_)
-        better[weight:] = self.value[:end] + value > self.value[weight:]
-        worth, chosen = self.value.copy(), self.chosen.copy()
-        source = np.flatnonzero(better) - weight
-        worth[better], chosen[better] = self.value[source] + value, self.chosen[source]
-        chosen[better, column] = True
+    def moved(self, weight: int, value: float, units: NDArray[np.bool_]) -> _Table:
+        """Add ``units`` to every selection, with what they cost and are worth."""
+        kept = max(0, len(self.value) - weight)
+        worth, chosen = np.full_like(self.value, -np.inf), np.zeros_like(self.chosen)
+        worth[len(worth) - kept :] = self.value[:kept] + value
+        chosen[len(worth) - kept :] = self.chosen[:kept] | units
         return _Table(value=worth, chosen=chosen)
-
-    def shifted(self, weight: int) -> _Table:
-        """Add ``weight`` to the cost of every selection."""
-        if weight >= len(self.value):
-            return _Table(value=np.full_like(self.value, -np.inf), chosen=np.zeros_like(self.chosen))
-        value, chosen = np.full_like(self.value, -np.inf), np.zeros_like(self.chosen)
-        value[weight:], chosen[weight:] = self.value[: len(value) - weight], self.chosen[: len(value) - weight]
-        return _Table(value=value, chosen=chosen)
 
     def better_of(self, other: _Table) -> _Table:
         """Take the better selection at every cost, this table's where they are equal."""
@@ -354,28 +343,26 @@ class _Table:
         """Join two tables, (max, +): selections of both, the budget split in the best way."""
         best_so_far = self
         for c in np.flatnonzero(np.diff(other.value, prepend=-np.inf) > 0.0):
-            moved = self.shifted(int(c))
-            joint = _Table(value=moved.value + other.value[c], chosen=moved.chosen | other.chosen[c])
-            best_so_far = best_so_far.better_of(joint)
+            best_so_far = best_so_far.better_of(self.moved(int(c), other.value[c], other.chosen[c]))
         return best_so_far
 
 
 def solve(tree: Tree, capacity: int) -> frozenset[GroupId]:
     """Exact optimum of a tree whose costs are whole numbers."""
     units = tree.units
-    column = {u.id: i for i, u in enumerate(units)}
     empty = _Table(value=np.zeros(capacity + 1), chosen=np.zeros((capacity + 1, len(units)), dtype=np.bool_))
+    alone = dict(zip((u.id for u in units), np.eye(len(units), dtype=np.bool_), strict=True))
 
     def knapsack(table: _Table, chain: Sequence[Unit]) -> _Table:
-        for u in chain:
-            table = table.plus(column[u.id], int(u.own), u.value)
+        for u in (u for u in chain if u.value > 0.0):
+            table = table.better_of(table.moved(int(u.own), u.value, alone[u.id]))
         return table
 
     def chain_table(chain: Sequence[Unit]) -> _Table:
         table = empty
         for i, deepest in enumerate(chain):
             if deepest.value > 0.0:
-                forced = empty.plus(column[deepest.id], 0, deepest.value).shifted(int(deepest.deep))
+                forced = empty.moved(int(deepest.deep), deepest.value, alone[deepest.id])
                 table = table.better_of(knapsack(forced, chain[:i]))
         return table
 
@@ -384,5 +371,5 @@ def solve(tree: Tree, capacity: int) -> frozenset[GroupId]:
         through = knapsack(empty, tree.trunk)
         for branch in tree.branches:
             through = through.joined(chain_table(branch))
-        optimum = optimum.better_of(through.shifted(int(tree.passing)))
+        optimum = optimum.better_of(through.moved(int(tree.passing), 0.0, empty.chosen[0]))
     return frozenset(u.id for u, taken in zip(units, optimum.chosen[capacity], strict=True) if taken)

@@ -35,7 +35,7 @@ from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import ROUNDING, GroupId, GroupLayout, Params, Selection, TensorSpec
 from relief_ray.core.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
-from relief_ray.strategies.common import Preset, StrategyConfig, batch_sizes, search_over
+from relief_ray.strategies.common import Preset, StrategyConfig, batch_sizes, search_over, train_parts
 
 # Consensus and divergence of matrices column by column: lengths are averaged, directions weighted by agreement.
 #
@@ -247,13 +247,14 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
     delta = dict(update.delta)
     kept = {j: torch.zeros(len(moved), dtype=torch.bool) for j, moved in delta.items()}
     for tensor in whole_tensors(context.layout, delta):
-        spans = [(j, slice(t.offset, t.offset + t.numel), t) for j, t in tensor]
-        moved = torch.cat([as_matrix(delta[j][s], t) for j, s, t in spans], 1)
-        origin = torch.cat([as_matrix(context.start[j][s], t) for j, s, t in spans], 1)
+        moved, origin = (
+            torch.cat([as_matrix(t.of(values[j]).flatten(), t) for j, t in tensor], 1)
+            for values in (delta, context.start)
+        )
         scores = importance(config.importance, moved, origin)
         top = keep_top(scores.reshape(-1), config.kappa).view_as(scores)
         for (j, t), mask in by_piece(top, tensor).items():
-            kept[j][t.offset : t.offset + t.numel] = mask
+            t.of(kept[j]).copy_(mask.view(t.shape))
     delta = {j: torch.where(kept[j], moved, torch.zeros(())) for j, moved in delta.items()}
     return replace(update, delta=delta, kept=kept)
 
@@ -272,7 +273,7 @@ def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> 
 
 def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Every participant trains and sends all groups that are not frozen."""
-    known = from_tensor(state.tensors[IMPORTANCE], context.layout) if IMPORTANCE in state.tensors else {}
+    known = from_tensor(state.tensors.get(IMPORTANCE), context.layout)
     frozen_groups = frozen(config, known, context.layout)
     everything = context.layout.select()
     chosen = {j: part for j, part in everything.items() if j not in frozen_groups}
@@ -280,14 +281,7 @@ def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple
 
     def task(client: ClientInfo) -> Assignment:
         steps = max(1, context.epochs * len(batch_sizes(context, client)))
-        return Assignment(
-            client=client.id,
-            down=everything,
-            train=chosen,
-            up=chosen,
-            epochs=context.epochs,
-            step_flops=flops / steps,
-        )
+        return replace(train_parts(context, client, chosen, everything), step_flops=flops / steps)
 
     return tuple(task(c) for c in context.participants)
 
@@ -308,11 +302,9 @@ def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> fl
 def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Average lengths, weigh directions by agreement; then note each group's importance for the next round."""
     theta, layout, updates = state.models["global"], tools.layout, reduced.updates
-    if not updates:
-        return state
     started = tools.received(state.models)["global"]
-    weigh, tasks = config.reduction().weight, [u.receipt.assignment for u in updates]
-    p_N = torch.tensor([weigh(layout.groups[0], tools.fleet[t.client], t) for t in tasks], dtype=torch.float64)
+    shares = config.shares(tools.fleet)
+    p_N = torch.tensor([shares[u.receipt.assignment.client] for u in updates], dtype=torch.float64)
     steps = balanced_steps(
         updates,
         started,

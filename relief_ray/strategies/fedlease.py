@@ -24,16 +24,37 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from relief_ray.core import messages as msg
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.extra_modules import Experts
 from relief_ray.core.federated import Averaging, Diagnostics, Insight, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, Models, ServerState
+from relief_ray.core.messages import (
+    Assignment,
+    ClientId,
+    ClientInfo,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    GroupSum,
+    Json,
+    Models,
+    Reduced,
+    ServerState,
+    Update,
+    WeightedSum,
+)
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, means
 from relief_ray.server.reduction import Sums
-from relief_ray.strategies.common import Preset, StrategyConfig, cluster_sizes, first_phase_only, search_over
+from relief_ray.strategies.common import (
+    Preset,
+    StrategyConfig,
+    cluster_sizes,
+    fact_table,
+    first_phase_only,
+    search_over,
+    train_parts,
+)
 from relief_ray.support.errors import UserError
 
 # Clusters of clients: by distances between their layers first, then each with its own model and expert.
@@ -149,12 +170,11 @@ def silhouettes(distance: Matrix, most: int) -> dict[int, float]:
     return {k: silhouette(distance, average_linkage(distance, k)) for k in numbers}
 
 
-def cluster(distance: Matrix, most: int) -> list[int]:
-    """Clusters (n,) of the number in 2 .. ``most`` with the largest silhouette, the smallest number among equals.
+def cluster(distance: Matrix, scores: Mapping[int, float]) -> list[int]:
+    """Clusters (n,) of the number with the largest of the ``silhouettes``, the smallest number among equals.
 
     Fewer than three clients form one cluster, since the silhouette is undefined for singletons.
     """
-    scores = silhouettes(distance, most)
     return average_linkage(distance, max(scores, key=lambda k: scores[k])) if scores else [0] * len(distance)
 
 
@@ -175,7 +195,7 @@ def own_bucket(task: Assignment) -> str:
     return f"client.{task.client}" if task.phase == ALLOCATION else task.view
 
 
-def warmup_steps(sums: Mapping[str, Mapping[GroupId, GroupSum]]) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
+def warmup_steps(sums: Sums) -> Warmups:
     """Steps of this round from clients without a cluster."""
     return {int(name.removeprefix("client.")): step for name, step in sums.items() if name.startswith("client.")}
 
@@ -186,7 +206,7 @@ def warmups(
     layout: GroupLayout,
     groups: Sequence[GroupId],
     weights: Sequence[float],
-) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
+) -> Warmups:
     """Newest step of each client over ``groups``, in client order: ``sent`` in this round, else the one ``kept``."""
     sizes = [layout[j].numel for j in groups]
     flat_by_client = {int(name.removeprefix(KEPT)): flat for name, flat in kept.items() if name.startswith(KEPT)}
@@ -253,19 +273,21 @@ def moved_copies(experts: Experts, sent_by_others: Sequence[Collection[GroupId]]
 
 
 def allocate_clusters(
-    layout: GroupLayout, fleet: Fleet, known: Mapping[ClientId, Mapping[GroupId, GroupSum]], most: int
+    layout: GroupLayout, fleet: Fleet, known: Warmups, most: int
 ) -> tuple[dict[ClientId, int], dict[str, Json]]:
     """Cluster clients by their steps since ``global``; also return the silhouette of each number of clusters."""
     between = distances([layers(layout, means([step]), fleet[n].modalities) for n, step in known.items()])
-    scores: dict[str, Json] = {str(k): score for k, score in silhouettes(between, most).items()}
-    return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
+    scores = silhouettes(between, most)
+    found = dict(zip(known, cluster(between, scores), strict=True))
+    return found, {"silhouettes": {str(k): score for k, score in scores.items()}}
 
 
 def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
     """Tell the round's record the silhouette of each number of clusters and their sizes; neither in the warm-up."""
-    values = state.facts.get("silhouettes")
-    scores = {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
-    return {"silhouettes": scores, **cluster_sizes(f"cluster.{c}" for c in clusters_of(state) if c >= 0)}
+    return {
+        "silhouettes": fact_table(state, "silhouettes", float),
+        **cluster_sizes(f"cluster.{c}" for c in clusters_of(state) if c >= 0),
+    }
 
 
 def nearest(
@@ -316,7 +338,7 @@ class FedLEASE(StrategyConfig):
             adapt=partial(add_experts, self),
             init=no_clusters,
             allocate=partial(allocate, self),
-            reduction=msg.WeightedSum(weight=self.reduction().weight, bucket=own_bucket),
+            reduction=WeightedSum(weight=self.reduction().weight, bucket=own_bucket),
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
@@ -336,7 +358,7 @@ PRESETS = {"fedlease": Preset(FedLEASE())}
 _NO_EXPERTS = "every client trains alone, and no expert or router is ever trained"
 
 
-def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:
+def experts_for(config: FedLEASE, layout: GroupLayout, fleet: Fleet) -> Experts:
     """Experts (at most ``N - 1``) of fusion and, as configured, of the head and of encoders with LoRA."""
     roles = {"fusion_a", "fusion_b"} | ({"head"} if config.moe_scope != "fusion" else set())
     of = tuple(g.id for g in layout if g.role in roles and (g.role != "head" or g.lora == layout.lora))
@@ -349,18 +371,18 @@ def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Expe
     return Experts(id=ID, of=of, most=min(config.most_experts, len(fleet) - 1), inside=inside)
 
 
-def add_experts(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> tuple[Experts, ...]:
+def add_experts(config: FedLEASE, layout: GroupLayout, fleet: Fleet) -> tuple[Experts, ...]:
     """Add room for the other clusters' experts; none where there cannot be two clusters."""
     experts = experts_for(config, layout, fleet)
     return (experts,) if experts.most > 1 else ()
 
 
-def own_groups(state: msg.ServerState) -> list[GroupId]:
+def own_groups(state: ServerState) -> list[GroupId]:
     """Groups of the plain backbone, without further experts and router."""
     return [j for j in state.models["global"] if not j.startswith(f"{ID}.")]
 
 
-def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) -> tuple[msg.Assignment, ...]:
+def allocate(config: FedLEASE, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Clients train alone; from the last planned warm-up round on all goes up; then own expert and router train."""
     clusters, layout, last = clusters_of(state), context.layout, context.round >= config.warmup_rounds
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
@@ -368,22 +390,22 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
     routed = layout.select([*plain, *(j for e in ids if number > 1 for j in experts.routers(e))])
     down = layout.select([*routed, *(j for e in ids for j in experts.groups(e))])
 
-    def task(client: msg.ClientInfo) -> msg.Assignment:
+    def task(client: ClientInfo) -> Assignment:
         if (c := clusters[client.id]) < 0:
-            alone = msg.Assignment(client=client.id, down={}, train=plain, up={}, keep=plain, epochs=context.epochs)
-            return replace(alone, up=plain, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
-        joint = msg.Assignment(client=client.id, down=down, train=routed, up=routed, epochs=context.epochs)
+            alone = replace(train_parts(context, client, plain, {}), keep=plain)
+            return replace(alone, phase=ALLOCATION) if last else replace(alone, up={}, phase=ALONE)
+        joint = train_parts(context, client, routed, down)
         return replace(joint, view=f"cluster.{c}", output=experts.output(number))
 
     return tuple(task(c) for c in context.participants)
 
 
-def forget_warmup(context: ClientContext, update: msg.Update) -> msg.Update:
+def forget_warmup(context: ClientContext, update: Update) -> Update:
     """Drop the client's warm-up model once it trains with its cluster's expert."""
     return update if update.receipt.assignment.keep else replace(update, state={})
 
 
-def aggregate(config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, tools: ServerTools) -> msg.ServerState:
+def aggregate(config: FedLEASE, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Keep warm-up steps until clusters are made of them; then average within clusters, and late clients join one."""
     clusters, layout, fleet, sums = clusters_of(state), tools.layout, tools.fleet, reduced.sums
     sent = warmup_steps(sums)
@@ -403,7 +425,7 @@ def aggregate(config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, to
 
 
 def means_within(
-    config: FedLEASE, state: msg.ServerState, buckets: list[list[str]], sums: Sums, tools: ServerTools
+    config: FedLEASE, state: ServerState, buckets: list[list[str]], sums: Sums, tools: ServerTools
 ) -> dict[str, Params]:
     """Models of all clusters after the mean step of their ``buckets``, with the others' experts after their own."""
     after = advance(state.models, buckets, sums, _pooled_encoders(config, tools.layout))
@@ -417,7 +439,7 @@ def _pooled_encoders(config: FedLEASE, layout: GroupLayout) -> set[GroupId]:
 
 
 def averaged(
-    config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, layout: GroupLayout, fleet: msg.Fleet
+    config: FedLEASE, state: ServerState, reduced: Reduced, layout: GroupLayout, fleet: Fleet
 ) -> dict[str, set[GroupId]]:
     """Groups of each cluster's model that a mean moves: its clients', pooled encoders, copies of others' experts."""
     number = max(clusters_of(state)) + 1
@@ -430,21 +452,16 @@ def averaged(
     }
 
 
-def own_experts(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
+def own_experts(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate each client's mixture with its own sensors; canonical: that of the cluster with most Full clients."""
     clusters, keep = clusters_of(state), dict.fromkeys(own_groups(state), WHOLE)
     number, most = max(clusters) + 1, max(len(c.modalities) for c in fleet.clients)
     output = Experts(id=ID, of=(), most=number).output(max(number, 1))
-    mixed = [msg.EvalTarget(label="global", view=f"cluster.{c}", output=output) for c in range(number)]
-    targets = [
-        *mixed,
-        msg.EvalTarget(label="global", keep=keep),
-    ]  # -1: no cluster yet, the client's own model (or the mean of all)
+    targets = [EvalTarget(label="global", view=f"cluster.{c}", output=output) for c in range(number)]
+    targets.append(EvalTarget(label="global", keep=keep))  # -1: no cluster yet, the client's own (or the mean of all)
     full = [clusters[c.id] for c in fleet.clients if len(c.modalities) == most]
     clients = tuple(
         replace(targets[clusters[c.id]], label=f"client.{c.id}", client=c.id, modalities=c.modalities)
         for c in fleet.clients
     )
-    return msg.EvalPlan(
-        canonical=targets[min(range(number), key=lambda c: -full.count(c), default=-1)], clients=clients
-    )
+    return EvalPlan(canonical=targets[min(range(number), key=lambda c: -full.count(c), default=-1)], clients=clients)

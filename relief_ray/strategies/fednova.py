@@ -76,8 +76,6 @@ def normalised(allocate: Allocate, state: ServerState, context: RoundContext) ->
 def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Scale the mean of the normalised updates by ``tau_eff`` (Wang et al. 2020, Eq. (6))."""
     tasks = [receipt.assignment for receipt in reduced.receipts]
-    if not tasks:
-        return state
     mean = mean_change(MEAN, reduced, tools)
     most, steps = tasks[0].args[_MOST_STEPS], [task.args[_STEPS] for task in tasks]
     shares = [task.weight * number / most for task, number in zip(tasks, steps, strict=True)]

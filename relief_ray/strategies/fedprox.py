@@ -74,12 +74,9 @@ def with_deadline(plain: Strategy, deadline_s: float | None) -> Strategy:
 
 def warnings(deadline_s: float | None, plain: Strategy, run: PlannedRun) -> tuple[str, ...]:
     """Warn of clients for whom no epoch ends in time, after what ``plain`` warns of."""
-    everybody, state = replace(run.context, participants=run.context.fleet.clients), ServerState(models={})
+    everybody, state = run.context, ServerState(models={})
     limit_s = deadline_s or fastest_s(plain.allocate, state, everybody)
-    return (
-        *plain.insight.warnings(run),
-        *late("the deadline", limit_s, plain.allocate(state, everybody), everybody),
-    )
+    return (*plain.insight.warnings(run), *late("the deadline", limit_s, plain.allocate(state, everybody), everybody))
 
 
 def in_time(

@@ -18,7 +18,7 @@ from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
 from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, ServerState
 from relief_ray.core.streams import Streams
-from relief_ray.strategies.common import Allocate, Preset, own_target
+from relief_ray.strategies.common import Allocate, Preset, fact_table, own_target
 from relief_ray.strategies.fedavg import FedAvg
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
@@ -102,8 +102,6 @@ def allocate_shared(
 
 def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate each client's model with its own sensors; canonical: with the mean of the parts that clients keep."""
-    kept = state.facts.get("kept", {})
-    assert isinstance(kept, dict)
-    keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in kept.items()}
+    keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in fact_table(state, "kept", bool).items()}
     clients = tuple(replace(own_target(c), keep=keep) for c in fleet.clients if keep)
     return EvalPlan(canonical=EvalTarget(label="global", keep=keep), clients=clients)

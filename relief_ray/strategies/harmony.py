@@ -22,24 +22,44 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.core import federated as fed
-from relief_ray.core import messages as msg
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Classifier
-from relief_ray.core.federated import RoundContext
+from relief_ray.core.federated import (
+    Averaging,
+    Diagnostics,
+    Insight,
+    PlannedRun,
+    RoundContext,
+    ServerTools,
+    Strategy,
+)
 from relief_ray.core.groups import WHOLE, GroupLayout, Params, Selection
-from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Json, Receipt, Update
+from relief_ray.core.messages import (
+    Assignment,
+    ClientInfo,
+    Collect,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    Json,
+    Receipt,
+    Reduced,
+    ServerState,
+    Update,
+)
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, mean_models, mean_of
 from relief_ray.strategies.common import (
     Preset,
     StrategyConfig,
     cluster_sizes,
+    fact_table,
     first_phase_only,
     first_phase_rounds,
     own_target,
     rounds_beyond,
     search_over,
+    train_parts,
 )
 
 # Clusters of alike clients: k-means over their reports, and rules for the number of clusters.
@@ -51,10 +71,9 @@ ENERGY = 0.9
 Rule = Literal["size", "dominant"]
 
 
-def texts(fact: Json) -> dict[str, str]:
-    """Read a fact of the server's state that is a table of texts, such as each client's cluster."""
-    assert isinstance(fact, dict)
-    return {key: str(value) for key, value in fact.items()}
+def clusters_of(state: ServerState) -> dict[str, str]:
+    """Name of each client's cluster, of those that have one."""
+    return fact_table(state, "clusters", str)
 
 
 def scale_columns(d_NM: Tensor) -> Tensor:
@@ -163,16 +182,8 @@ def train_unimodal(context: RoundContext, client: ClientInfo) -> Assignment:
     """Assignment of the first phase: encoders and classifiers of the client's own sensors; nothing else runs."""
     networks = reached(context.layout, client, "encoder", "unimodal_head")
     heads = [head_of(m) for m in client.modalities]
-    return Assignment(
-        client=client.id,
-        down=networks,
-        train=networks,
-        up=networks,
-        epochs=context.epochs,
-        phase=UNIMODAL,
-        taps=frozenset(heads),
-        output=heads[0],
-    )
+    task = train_parts(context, client, networks, networks)
+    return replace(task, phase=UNIMODAL, taps=frozenset(heads), output=heads[0])
 
 
 def sum_of_losses(step: LocalStep) -> Tensor:
@@ -221,19 +232,19 @@ class Harmony(StrategyConfig):
     fusion_federation: Literal["cluster", "none"] = "cluster"
     """``none``: fusion stays with its client and only the head is averaged."""
 
-    def build(self) -> fed.Strategy:
+    def build(self) -> Strategy:
         """Build the strategy."""
-        return fed.Strategy(
+        return Strategy(
             name=self.name,
             adapt=unimodal_heads,
             init=partial(init, self),
             allocate=partial(allocate, self),
             client=ClientProgram(objective=sum_of_losses, after=report_drift, is_mean=True),
-            reduction=msg.Collect(),
+            reduction=Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
-            insight=fed.Insight(warnings=partial(warn, self), diagnose=diagnose, rests=partial(is_unimodal, self)),
-            averaging=fed.Averaging(identities=members_of_clusters),
+            insight=Insight(warnings=partial(warn, self), diagnose=diagnose, rests=partial(is_unimodal, self)),
+            averaging=Averaging(identities=members_of_clusters),
         )
 
     def rounds_needed(self, participation: float) -> int | None:
@@ -254,13 +265,13 @@ def is_unimodal(config: Harmony, context: RoundContext) -> bool:
     return context.round <= first_phase_rounds(config.unimodal_share, context.num_rounds)
 
 
-def warn(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+def warn(config: Harmony, run: PlannedRun) -> tuple[str, ...]:
     """Warn where every round is unimodal, and where ``clusters="size"`` makes one cluster of every set of sensors."""
     consequence = "every sensor's network trains apart, and fusion and head are never trained"
     return first_phase_only(config, run, "unimodal_share", consequence) + warn_of_single_clusters(config, run)
 
 
-def warn_of_single_clusters(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+def warn_of_single_clusters(config: Harmony, run: PlannedRun) -> tuple[str, ...]:
     """Warn where no set of sensors has enough clients for two clusters: k-means then decides nothing."""
     fusing = [c for c in run.context.fleet.clients if len(c.modalities) > 1]
     sizes = Counter(c.modalities if config.by_sensors else () for c in fusing)
@@ -274,27 +285,27 @@ def warn_of_single_clusters(config: Harmony, run: fed.PlannedRun) -> tuple[str, 
     )
 
 
-def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
+def init(config: Harmony, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """Initial state: one model; ``facts``: roles of groups that stay with clients, later each client's cluster."""
-    home: dict[str, msg.Json] = {g.id: g.role for g in layout if g.role in config.home}
-    return msg.ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
+    home: dict[str, Json] = {g.id: g.role for g in layout if g.role in config.home}
+    return ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
 
 
-def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
+def allocate(config: Harmony, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Unimodal networks of all clients first, then fusion at clients with several sensors; the others idle."""
     if is_unimodal(config, context):
         return tuple(train_unimodal(context, c) for c in context.participants)
     return tuple(train_fusion(config, state, context, c) for c in context.participants if len(c.modalities) > 1)
 
 
-def start_of(client: ClientInfo, state: msg.ServerState, fleet: Fleet) -> str:
+def start_of(client: ClientInfo, state: ServerState, fleet: Fleet) -> str:
     """Name of the model from which a client trains fusion: its cluster's, or ``global`` before there are clusters.
 
     A client that fuses for the first time later than others starts from the largest cluster of clients with its own
     set of sensors; where there is none, from the one whose members have most sensors in common with it, added up.
     The common model's fusion is that of the first day, and would drag the newcomer's cluster back to it.
     """
-    views = texts(state.facts["clusters"])
+    views = clusters_of(state)
     if str(client.id) in views or not views:
         return views.get(str(client.id), "global")
 
@@ -306,59 +317,56 @@ def start_of(client: ClientInfo, state: msg.ServerState, fleet: Fleet) -> str:
     return max(dict.fromkeys(views.values()), key=rank)
 
 
-def train_fusion(
-    config: Harmony, state: msg.ServerState, context: fed.RoundContext, client: msg.ClientInfo
-) -> msg.Assignment:
+def train_fusion(config: Harmony, state: ServerState, context: RoundContext, client: ClientInfo) -> Assignment:
     """Assignment of the second phase: fusion and head of the cluster's model; encoders come down once."""
-    is_new = str(client.id) not in texts(state.facts["clusters"])
+    is_new = str(client.id) not in clusters_of(state)
     roles = (("encoder", *FUSED), config.home, ("encoder",))
     train, home, slow = (reached(context.layout, client, *r) for r in roles)
     up = {j: part for j, part in train.items() if j not in home}
-    down = train if is_new else up
-    task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
+    task = replace(train_parts(context, client, train, train if is_new else up), up=up, keep=home)
     view, rates = start_of(client, state, context.fleet), dict.fromkeys(slow, config.encoder_lr)
     task = replace(task, phase=FUSION, view=view, lr_scale=rates)
     return replace(task, omit_absent=True)  # a client never gets networks of sensors that it lacks
 
 
-def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
+def aggregate(config: Harmony, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Average over owners first; in the second phase inside each of this round's clusters."""
-    theta, updates, weigh = state.models["global"], reduced.updates, config.reduction().weight
+    theta, updates, shares = state.models["global"], reduced.updates, config.shares(tools.fleet)
     if not updates or updates[0].receipt.assignment.phase != FUSION:
-        after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
+        after = apply_step(theta, mean_of(updates, shares))
         return replace(state, models={**state.models, "global": after})
     drift, reporters = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
     sets = [c.modalities if config.by_sensors else () for c in reporters]
     labels = alike(drift[[c.id for c in reporters]].nan_to_num(), sets, config.clusters)
-    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(reporters, labels, strict=True)}
+    clusters: dict[str, Json] = {str(c.id): f"cluster.{k}" for c, k in zip(reporters, labels, strict=True)}
     starts = {c.id: start_of(c, state, tools.fleet) for c in reporters}
     models = {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
         start = mean_models([state.models[view] for n, view in starts.items() if clusters[str(n)] == label])
         members = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
-        models[label] = apply_step(start, mean_of(members, weigh, tools.layout, tools.fleet))
-    return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+        models[label] = apply_step(start, mean_of(members, shares))
+    return ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
 
 
-def diagnose(state: msg.ServerState, layout: GroupLayout) -> fed.Diagnostics:
+def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
     """Tell the round's record how many clients each cluster has; nothing before the fusion phase."""
-    return cluster_sizes(texts(state.facts["clusters"]).values())
+    return cluster_sizes(clusters_of(state).values())
 
 
-def members_of_clusters(state: msg.ServerState) -> dict[str, str]:
+def members_of_clusters(state: ServerState) -> dict[str, str]:
     """Names the common model, and each cluster's by its clients: the same number may be another cluster next round."""
     clients: dict[str, list[str]] = {}
-    for client, cluster in texts(state.facts["clusters"]).items():
+    for client, cluster in clusters_of(state).items():
         clients.setdefault(cluster, []).append(client)
     named = {cluster: f"clients {' '.join(sorted(own, key=int))}" for cluster, own in clients.items()}
     return {name: named.get(name, name) for name in state.models}
 
 
-def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
+def own_networks(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
-    keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
+    keep, views = dict.fromkeys(fact_table(state, "home", str), WHOLE), clusters_of(state)
 
-    def target(client: msg.ClientInfo) -> msg.EvalTarget:
+    def target(client: ClientInfo) -> EvalTarget:
         personal = own_target(client)
         if str(client.id) not in views:
             return replace(personal, output=head_of(client.modalities[0]))
@@ -368,5 +376,5 @@ def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
         return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)
 
     view = views[max(views, key=rank)] if views else "global"
-    canonical = msg.EvalTarget(label="global", view=view)
-    return msg.EvalPlan(canonical=canonical, clients=tuple(target(c) for c in fleet.clients))
+    canonical = EvalTarget(label="global", view=view)
+    return EvalPlan(canonical=canonical, clients=tuple(target(c) for c in fleet.clients))

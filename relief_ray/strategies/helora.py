@@ -35,6 +35,7 @@ from relief_ray.core.groups import (
     Params,
     Part,
     Selection,
+    TensorSpec,
 )
 from relief_ray.core.messages import (
     Assignment,
@@ -53,9 +54,9 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
-from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
+from relief_ray.server.aggregation import apply_parts, apply_step, mix_clients, model_of, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, check_types, own_target
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, check_types, own_target, train_parts
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
@@ -169,39 +170,22 @@ def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> 
             beyond.copy_(value)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KdSettings:
-    """Settings of HeLoRA-KD.
-
-    Attributes:
-        sizes: parts of the model that a client has.
-        shares: weights of all clients.
-        recipe: hyperparameters of mutual learning.
-        num_windows: number of public windows, at most.
-    """
-
-    sizes: Callable[[GroupLayout, Fleet, ClientInfo], Selection]
-    shares: Callable[[Fleet], list[float]]
-    recipe: Recipe
-    num_windows: int
-
-
-def own_models(settings: KdSettings, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+def own_models(config: HeLoRA, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """Initial state: the common start for every client, at its own rank."""
-    models = {model_of(c.id): truncated(start, settings.sizes(layout, fleet, c), layout) for c in fleet.clients}
-    return ServerState(models={**models, "global": canonical(settings, models, layout, fleet)})
+    models = {model_of(c.id): truncated(start, sizes(config, layout, fleet, c), layout) for c in fleet.clients}
+    return ServerState(models={**models, "global": canonical(config, models, layout, fleet)})
 
 
-def teach(settings: KdSettings, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+def teach(config: HeLoRA, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Let the participants' models learn from each other; absent clients keep their models."""
     layout, fleet, draws = tools.layout, tools.fleet, (tools.streams, tools.round)
-    shares = settings.shares(fleet)
+    shares, recipe = config.shares(fleet), Recipe(epochs=config.kd_epochs, lr=config.kd_lr)
     pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
-    windows = public_windows(tools, settings.num_windows)
-    after = teach_each_other(pupils, windows, layout, tools.build, settings.recipe, draws)
+    windows = public_windows(tools, config.public_windows)
+    after = teach_each_other(pupils, windows, layout, tools.build, recipe, draws)
     names = [model_of(u.receipt.assignment.client) for u in reduced.updates]
     models = {**state.models, **dict(zip(names, after, strict=True))}
-    return replace(state, models={**models, "global": canonical(settings, models, layout, fleet)})
+    return replace(state, models={**models, "global": canonical(config, models, layout, fleet)})
 
 
 def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[float]) -> Pupil:
@@ -211,16 +195,15 @@ def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[
     return Pupil(params=theta, own=task.up, modalities=modalities, weight=shares[task.client])
 
 
-def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
+def fullest(config: HeLoRA, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
     """Clients that have most of the model among those with most sensors."""
-    numel = {n: layout.num_values(settings.sizes(layout, fleet, fleet[n])) for n in richest(fleet)}
+    numel = {n: layout.num_values(sizes(config, layout, fleet, fleet[n])) for n in richest(fleet)}
     return [n for n in numel if numel[n] == max(numel.values())]
 
 
-def canonical(settings: KdSettings, models: Models, layout: GroupLayout, fleet: Fleet) -> Params:
+def canonical(config: HeLoRA, models: Models, layout: GroupLayout, fleet: Fleet) -> Params:
     """Mean of the fullest clients' models; it averages both factors of ``B A``, so it is a diagnostic only."""
-    chosen, shares = fullest(settings, layout, fleet), settings.shares(fleet)
-    return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)
+    return mix_clients(models, fullest(config, layout, fleet), config.shares(fleet), layout.ids)
 
 
 def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
@@ -283,38 +266,33 @@ def padded_sums(
 
     ``X_n`` is a client's LoRA factor, which is padded by rank; of dense tensors the update is padded, by rows.
     """
-    leading = {j: _leading(part, up, theta, layout, j) for j, part in sums.items()}
-    blocks = [values for j, tensors in leading.items() if layout[j].role == "fusion_a" for values in tensors.values()]
-    mean = torch.cat([b.reshape(-1) for b in blocks]).mean() if blocks else None
+    # Steps at full length, zero where nothing was sent, and of factors what clients began from, so many times as they
+    # weigh: the sum of the factors themselves is what is padded.
     steps: dict[GroupId, Tensor] = {}
+    origins: dict[GroupId, Tensor] = {}
+    leading: dict[GroupId, list[Tensor]] = {}
     for j, part in sums.items():
-        step = _scatter(part, up, layout, j)
-        for spec in layout[j].tensors:
+        steps[j] = torch.zeros(layout[j].numel, dtype=torch.float64)
+        steps[j][layout.indices(j, up[j])] = part.weighted
+        origins[j] = part.weight * theta[j].to(torch.float64)
+        leading[j] = [_leading(up[j], spec, steps[j], origins[j]) for spec in layout[j].tensors]
+    blocks = [values.reshape(-1) for j, own in leading.items() if layout[j].role == "fusion_a" for values in own]
+    mean = torch.cat(blocks).mean() if blocks else None
+    for j, step in steps.items():
+        for spec, values in zip(layout[j].tensors, leading[j], strict=True):
             axis, number = up[j].lead(spec)
-            base = part.weight * up[j].beyond(spec, spec.of(theta[j].to(torch.float64)))
             shared = mean if layout[j].role == "fusion_a" else None
-            filled = filling(leading[j][spec.name], axis, spec.shape[axis] - number, padding, shared)
+            filled = filling(values, axis, spec.shape[axis] - number, padding, shared)
+            base = up[j].beyond(spec, spec.of(origins[j]))
             up[j].beyond(spec, spec.of(step)).copy_(filled - base if spec.is_factor else filled)
-        steps[j] = step
     return steps
 
 
-def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
-    """Sum of updates at the group's full length, zero where nothing was sent."""
-    step = torch.zeros(layout[group].numel, dtype=torch.float64)
-    step[layout.indices(group, up[group])] = part.weighted
-    return step
-
-
-def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, group: GroupId) -> dict[str, Tensor]:
-    """Values to pad, by tensor: the weighted sum of clients' LoRA factors, or of their updates of dense tensors."""
-    moved, origin = _scatter(part, up, layout, group), theta[group].to(torch.float64)
-    leading = {}
-    for spec in layout[group].tensors:
-        axis, number = up[group].lead(spec)
-        sent, start = (spec.of(values).narrow(axis, 0, number) for values in (moved, origin))
-        leading[spec.name] = sent + part.weight * start if spec.is_factor else sent
-    return leading
+def _leading(part: Part, spec: TensorSpec, step: Tensor, origin: Tensor) -> Tensor:
+    """Values of a tensor to pad: the weighted sum of clients' LoRA factors, or of their updates of a dense tensor."""
+    axis, number = part.lead(spec)
+    sent, start = (spec.of(values).narrow(axis, 0, number) for values in (step, origin))
+    return sent + start if spec.is_factor else sent
 
 
 Part01 = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -385,17 +363,11 @@ class HeLoRA(StrategyConfig):
         )
         if self.variant == "pad":
             return pad
-        settings = KdSettings(
-            sizes=partial(sizes, self),
-            shares=self.shares,
-            recipe=Recipe(epochs=self.kd_epochs, lr=self.kd_lr),
-            num_windows=self.public_windows,
-        )
         return replace(
             pad,
-            init=partial(own_models, settings),
+            init=partial(own_models, self),
             reduction=Collect(),
-            aggregate=partial(teach, settings),
+            aggregate=partial(teach, self),
             evaluate=each_its_own,
         )
 
@@ -458,7 +430,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
     for client in context.participants:
         parts = sizes(config, context.layout, context.fleet, client)
         down = {j: WHOLE if part.rank is None else part for j, part in parts.items()}
-        task = Assignment(client=client.id, down=down, train=parts, up=parts, epochs=context.epochs)
+        task = train_parts(context, client, parts, down)
         if config.alpha_over == "own_rank":
             ranks = [relative_size(context.layout[j], part) for j, part in parts.items() if part.rank is not None]
             task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))

@@ -40,7 +40,7 @@ from relief_ray.core.messages import (
     ServerState,
 )
 from relief_ray.core.streams import Streams
-from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
+from relief_ray.server.aggregation import mix, mix_clients, model_of, richest
 from relief_ray.strategies.common import (
     Preset,
     StrategyConfig,
@@ -152,15 +152,11 @@ def next_adapters(
     ``present``: the clients of ``local``.
     """
     own = connector.task(1)
-    sent = {n: {own: row} for n, row in zip(present, local.rows(own) if present else (), strict=True)}
+    sent = dict(zip(present, local.rows(own), strict=True))
     adapters = []
     for t in range(max(tasks) + 1):
-        members = [n for n in present if tasks[n] == t]
-        if members:
-            weights = normalised([shares[n] for n in members])
-            adapters.append(mix_models([sent[n] for n in members], weights, [own])[own])
-        else:
-            adapters.append(models[model_of(tasks.index(t))][own])
+        members = [(shares[n], row) for n, row in sent.items() if tasks[n] == t]
+        adapters.append(mix(members) if members else models[model_of(tasks.index(t))][own])
     return adapters
 
 
@@ -169,8 +165,7 @@ def canonical(
 ) -> dict[GroupId, Tensor]:
     """Mean of the richest clients' models over ``groups``; other groups are the first one's."""
     full = richest(fleet)
-    mean = mix_models([models[model_of(n)] for n in full], normalised([shares[n] for n in full]), groups)
-    return {**models[model_of(full[0])], **mean}
+    return {**models[model_of(full[0])], **mix_clients(models, full, shares, groups)}
 
 
 Matrix = NDArray[np.float64]
@@ -400,7 +395,7 @@ def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: Server
     views = hand_out(views, adapters, connector, tasks)
     all_models = {"global": canonical(views, tools.fleet, shares, body), **views}
     path = "first" if all(r.assignment.phase == STAGE1 for r in reduced.receipts) else "mixed"
-    return ServerState(models=all_models, facts={"path": path} if present else state.facts)
+    return ServerState(models=all_models, facts={"path": path})
 
 
 def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:

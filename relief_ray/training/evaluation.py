@@ -48,7 +48,7 @@ def predict(
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
         length = min(size, num_windows - start)
         classes = {
-            mask: _classes(logits).cpu().expand(length)
+            mask: _classes(logits, length)
             for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items()
         }
         for lacked, windows in lacking:
@@ -57,22 +57,21 @@ def predict(
                 few = {m: x[rows.to(x.device)] for m, x in chunk.items()}
                 logits_of = _logits(backbone, few, [mask - lacked for mask in masks], missing, last, known)
                 for mask, all_classes in classes.items():
-                    fewer = _classes(logits_of[mask - lacked]).cpu().expand(len(rows))
-                    classes[mask] = all_classes.index_copy(0, rows, fewer)
+                    classes[mask] = all_classes.index_copy(0, rows, _classes(logits_of[mask - lacked], len(rows)))
         for mask, all_classes in classes.items():
             parts[mask].append(all_classes)
     return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
 
 
-def _classes(logits: Tensor) -> Tensor:
-    """The class (n,) of the largest logit."""
+def _classes(logits: Tensor, num_windows: int) -> Tensor:
+    """The class (num_windows,) of the largest logit, on the CPU, of logits of all windows or one row for all."""
     whole = torch.isfinite(logits).all(1)
     if not whole.all():
         raise UserError(
             f"evaluation: the model gives {int((~whole).sum())} of {len(whole)} windows logits that are NaN or "
             "infinite, expected finite ones: it has diverged; lower training.lr, or look at the values of these windows"
         )
-    return logits.argmax(1)
+    return logits.argmax(1).cpu().expand(num_windows)
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from relief_ray.kernels.library import squares
 from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
 from relief_ray.plugins.blame import blamed
-from relief_ray.server.aggregation import check_update, without
+from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, blocks, leaf, measured, squares_by_blas
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
@@ -149,7 +149,8 @@ class Worker:
                 refused.append(update.receipt)
                 continue
             if is_watched:
-                fusion.append(replace(without(update, lambda g: g.role == "fusion_a", layout), state={}))
+                of_blocks = {j: delta for j, delta in update.delta.items() if layout[j].role == "fusion_a"}
+                fusion.append(replace(update, delta=of_blocks, state={}))
             if isinstance(job.reduction, WeightedSum):
                 total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=is_borrowed)
                 update = replace(update, delta={})

@@ -104,14 +104,14 @@ class BlockResult:
     payloads: tuple[bytes, ...] = ()
 
 
-def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
+def combine(results: Iterable[BlockResult], moved_bytes: int = 0, sums: Sums | None = None) -> Trained:
     """Merge all blocks of a round in block order, the same for every executor.
 
-    ``moved_bytes``: as in ``Trained``.
+    ``moved_bytes``: as in ``Trained``; ``sums``: those of all blocks, where they are merged already.
     """
     parts = list(results)
     reduced = Reduced(
-        sums=merge_blocks(p.sums for p in parts),
+        sums=merge_blocks(p.sums for p in parts) if sums is None else sums,
         receipts=tuple(r for p in parts for r in p.receipts),
         updates=tuple(u for p in parts for u in p.updates),
     )

@@ -170,8 +170,8 @@ class LoadedRun(ClientRun):
     vectors: GroupVectors
     start: Params
     max_windows: int
-    autocast: Autocast = "none"
-    mode: TrainingMode = field(default_factory=TrainingMode)
+    autocast: Autocast
+    mode: TrainingMode
     observed: list[Mapping[str, Tensor]] = field(default_factory=list)
 
 

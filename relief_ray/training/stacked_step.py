@@ -189,36 +189,17 @@ class StepRange:
     """Clients and windows of one common step: batches of the same size, since none is padded.
 
     Attributes:
-        first: first client, a row of the stack.
-        last: row behind the last client.
-        start: first window, a place in each client's order of the epoch.
-        stop: place behind the last window.
+        clients: rows of the stack.
+        windows: places in each client's order of the epoch.
     """
 
-    first: int
-    last: int
-    start: int
-    stop: int
-
-    @property
-    def clients(self) -> slice:
-        """Rows of the stack."""
-        return slice(self.first, self.last)
-
-    @property
-    def windows(self) -> slice:
-        """Columns of the order."""
-        return slice(self.start, self.stop)
+    clients: slice
+    windows: slice
 
     @property
     def kind(self) -> tuple[int, int, int]:
-        """A key that all steps of the same clients on as many windows share."""
-        return self.first, self.last, self.stop - self.start
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of clients, and of windows of each."""
-        return self.last - self.first, self.stop - self.start
+        """First client, the one behind the last, number of windows: what may run as one recorded step."""
+        return self.clients.start, self.clients.stop, self.windows.stop - self.windows.start
 
 
 def epoch_steps(num_windows: Sequence[int], batch_size: int) -> list[StepRange]:
@@ -229,12 +210,12 @@ def epoch_steps(num_windows: Sequence[int], batch_size: int) -> list[StepRange]:
     steps = []
     for stop in range(batch_size, max(num_windows) + 1, batch_size):
         number = sum(n >= stop for n in num_windows)
-        steps.append(StepRange(first=0, last=number, start=stop - batch_size, stop=stop))
+        steps.append(StepRange(clients=slice(0, number), windows=slice(stop - batch_size, stop)))
     first = 0
     for number, equal in groupby(num_windows):
         last = first + len(list(equal))
         if rest := number % batch_size:
-            steps.append(StepRange(first=first, last=last, start=number - rest, stop=number))
+            steps.append(StepRange(clients=slice(first, last), windows=slice(number - rest, number)))
         first = last
     return steps
 
@@ -245,14 +226,14 @@ class StackedStep:
     The tensors keep their place from one step to the next, so that a GPU can replay a recorded step.
     """
 
-    def __init__(self, stacked: StackedRound, kind: StepRange, memory: Any) -> None:
-        """Select the clients' tensors; ``kind``: any of the steps."""
-        self._round, self._clients = stacked, kind.clients
-        self._members = range(kind.first, kind.last)
-        self._index = torch.zeros(*kind.shape, dtype=torch.int64, device=stacked.losses.device)
+    def __init__(self, stacked: StackedRound, kind: tuple[int, int, int], memory: Any) -> None:
+        """Select the clients' tensors; ``kind``: the steps'."""
+        first, last, num_windows = kind
+        self._round, self._clients, self._members = stacked, slice(first, last), range(first, last)
+        self._index = torch.zeros(last - first, num_windows, dtype=torch.int64, device=stacked.losses.device)
         trained = {key for i in self._members for keys in stacked.keys[i].values() for key in keys}
-        self._leaves = stacked.models.leaves(kind.clients, trained)
-        self._feature_masks = {name: on[kind.clients] for name, on in stacked.feature_masks.items()}
+        self._leaves = stacked.models.leaves(self._clients, trained)
+        self._feature_masks = {name: on[self._clients] for name, on in stacked.feature_masks.items()}
         self._graph = CudaGraphStep(self._index.device, memory)
 
     def take(self, index: Tensor, is_observed: bool) -> None:
@@ -465,7 +446,7 @@ class StackedTrainer:
         device = self._trainer.device
         clock, memory = Stopwatch(on_gpu=device.type == "cuda"), graph_memory(device)
         ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)
-        steps = {kind: StackedStep(stacked, r, memory) for kind, r in {r.kind: r for r in ranges}.items()}
+        steps = {kind: StackedStep(stacked, kind, memory) for kind in dict.fromkeys(r.kind for r in ranges)}
         orders = [r.context.streams.torch("batches", r.context.round, r.context.info.id) for r in stacked.runs]
         num_epochs, began = stacked.runs[0].task.epochs, clock.read()
         for epoch in range(1, num_epochs + 1):

@@ -8,7 +8,7 @@ optimizer state; outputs that no trained group can change are computed once per 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -250,17 +250,35 @@ class Trainer:
         clock.add("forward", began)
         return batches
 
-    def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
-        """Enable ``_fused_steps`` for the engines whose backward pass reads a parameter only once, on a CPU.
+    @contextmanager
+    def _steps_in_backward(self, run: LoadedRun) -> Iterator[None]:
+        """Fuse the optimizer step of large tensors into the backward pass, where that reads a parameter only once.
 
-        On a GPU there is no cache that would be worth it. Clipping needs all gradients before the first step, and
-        weight decay a step of all tensors at once.
+        A large gradient is then consumed while it is in the CPU's cache (a GPU has none that would be worth it), and
+        its memory is reused. A step depends on its own tensor's gradient alone, so no bit changes. Not used where a
+        gradient is incomplete at that moment: micro-batches, tensors trained in parts, objectives that may still read
+        the parameters. Clipping needs all gradients before the first step, weight decay a step of all tensors at once.
         """
         config = self.config
-        is_apart = config.clip_norm is None and not config.rule.weight_decay
-        if config.engine not in ("gemm", "fused") or self.device.type != "cpu" or not is_apart:
-            return nullcontext()
-        return _fused_steps(run, self._optimizer, config.batch_size)
+        is_fusing = config.engine in ("gemm", "fused") and self.device.type == "cpu"
+        is_apart = config.clip_norm is None and not config.rule.weight_decay and run.program.objective is task_loss
+        has_parts = run.max_windows < config.batch_size or any(part.cuts for part in run.task.train.values())
+        with ExitStack() as hooks:
+            if is_fusing and is_apart and not has_parts:
+                self._step_large(run, hooks)
+            yield
+
+    def _step_large(self, run: LoadedRun, hooks: ExitStack) -> None:
+        """Let large tensors take their steps as soon as they have their gradients, until ``hooks`` are closed."""
+        modules = [m for stage in run.plan.every_step for m in stage.module.modules()]
+        linear = {id(m.weight): m for m in modules if isinstance(m, KernelLinear)}
+        for lr, parameters in run.parameters.items():
+            for p in (p for p in parameters if p.numel() >= LARGE):
+                if module := linear.get(id(p)):
+                    hooks.enter_context(module.stepping(partial(self._optimizer.begin, lr=lr)))
+                else:
+                    step = partial(_step_in_backward, self._optimizer, lr, run.clock)
+                    hooks.callback(p.register_post_accumulate_grad_hook(step).remove)  # type: ignore[no-untyped-call]
 
     def _enable_gradients(self, round_: int, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
         """Require gradients of exactly the assigned tensors and reset their moments; the tensors by learning rate.
@@ -398,31 +416,6 @@ def _restore_parts(backbone: Backbone, run: LoadedRun) -> None:
     for j, part in run.task.train.items():
         for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True) if part.cuts else ():
             part.beyond(spec, p).copy_(part.beyond(spec, spec.of(run.start[j])))
-
-
-@contextmanager
-def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> Iterator[None]:
-    """Fuse the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
-
-    A large gradient is then consumed while it is in the CPU's cache, and its memory is reused. A step depends on its
-    own tensor's gradient alone, so no bit changes. Not used where a gradient is incomplete at that moment:
-    micro-batches, tensors trained in parts, objectives that may still read the parameters.
-    """
-    has_parts = run.max_windows < batch_size or any(part.cuts for part in run.task.train.values())
-    if has_parts or run.program.objective is not task_loss:
-        yield
-        return
-    modules = [m for stage in run.plan.every_step for m in stage.module.modules()]
-    linear = {id(m.weight): m for m in modules if isinstance(m, KernelLinear)}
-    with ExitStack() as hooks:
-        for lr, parameters in run.parameters.items():
-            for p in parameters:
-                if p.numel() >= LARGE and (module := linear.get(id(p))):
-                    hooks.enter_context(module.stepping(partial(optimizer.begin, lr=lr)))
-                elif p.numel() >= LARGE:
-                    step = partial(_step_in_backward, optimizer, lr, run.clock)
-                    hooks.callback(p.register_post_accumulate_grad_hook(step).remove)  # type: ignore[no-untyped-call]
-        yield
 
 
 def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, parameter: Tensor) -> None:

@@ -86,16 +86,15 @@ def test_eq_4_common_factor_one_over_m_cancels():
 def test_collected_updates_have_the_mean_of_their_sums_and_weight_zero_is_left_out():
     """(1 * 2 + 3 * 4) / 4; a group that only clients of weight 0 sent is no step at all."""
     given = {0: {"A.acc": [2.0, -1.0]}, 1: {"A.hr": [5.0, 7.0]}, 2: {"A.acc": [4.0, 3.0], "B": [1.0, 1.0]}}
-    weights = {0: 1.0, 1: 0.0, 2: 3.0}
-    step = agg.mean_of(updates(TINY, given), lambda group, client, task: weights[client.id], TINY, FOUR)
+    step = agg.mean_of(updates(TINY, given), [1.0, 0.0, 3.0])
     assert {j: x.tolist() for j, x in step.items()} == {"A.acc": [3.5, 2.0], "B": [1.0, 1.0]}
     everyone = random_updates(TINY, FOUR, 3)
     summed = reduced_of(everyone, BY_SAMPLES, TINY, FOUR)
     expected = agg.mean_step(summed.sums["global"], agg.over_members, TINY)
-    mean = agg.mean_of(everyone, agg.by_samples, TINY, FOUR)
+    mean = agg.mean_of(everyone, [float(c.num_windows) for c in FOUR.clients])
     for j in TINY.ids:
         torch.testing.assert_close(mean[j], expected[j])
-    assert agg.mean_of([], agg.uniform, TINY, FOUR) == {}
+    assert agg.mean_of([], [1.0] * 4) == {}
 
 
 def test_samples_weights_count_windows():
@@ -287,12 +286,6 @@ def test_a_client_counts_once():
         sum_block([sent[0], sent[0]], UNIFORM, TINY, FOUR)
 
 
-def test_without_keeps_what_is_asked_for():
-    sent = random_updates(TINY, FOUR, 0)[0]
-    assert set(agg.without(sent, lambda g: g.role == "fusion_a", TINY).delta) == {"A.acc", "A.hr"}
-    assert set(sent.delta) == set(TINY.ids)
-
-
 def test_nothing_to_merge():
     assert red.merge_blocks([]) == {}
     assert agg.mean_step({}, agg.over_members, TINY) == {}
@@ -364,10 +357,11 @@ def test_the_mean_of_equal_models_is_that_model_to_the_bit():
 
 
 def test_a_model_of_weight_one_comes_back_to_the_bit_and_shares_are_normalised():
-    models = [{"g": torch.tensor([1.0 / 3.0]), "h": torch.tensor([9.0])}, {"g": torch.tensor([5.0])}]
-    assert torch.equal(agg.mix_models(models, [1.0, 0.0], ["g"])["g"], models[0]["g"])
-    assert agg.normalised([3.0, 1.0]) == [0.75, 0.25]
-    assert agg.mix_models(models, [0.0, 1.0], ["g"]) == {"g": torch.tensor([5.0])}
+    third, five = torch.tensor([1.0 / 3.0]), torch.tensor([5.0])
+    assert torch.equal(agg.mix([(1.0, third), (0.0, five)]), third) and torch.equal(agg.mix([(7.0, third)]), third)
+    assert agg.mix([(3.0, torch.tensor([1.0])), (1.0, five)]).tolist() == [2.0]
+    models = {"client.0": {"g": third, "h": torch.tensor([9.0])}, "client.2": {"g": five}}
+    assert agg.mix_clients(models, [0, 2], [0.0, 8.0, 2.0], ["g"]) == {"g": five}
 
 
 def test_a_weighted_mean_by_hand():

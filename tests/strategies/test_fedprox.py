@@ -166,7 +166,7 @@ def test_epochs_are_those_that_end_before_the_deadline(deadline_s, expected):
 @pytest.mark.parametrize("config", [FedProx(partial_work="deadline", deadline_s=6.0), FedNova(deadline_s=6.0)])
 def test_a_client_for_whom_no_epoch_ends_in_time_is_named(config):
     """One epoch of 20 s and 1 s of link, against a deadline of 6 s."""
-    context = context_of(build(), FOUR, planner=PerEpoch(tau_s=(1.0, 1.2, 2.0, 20.0)), epochs=5, participants=[0])
+    context = context_of(build(), FOUR, planner=PerEpoch(tau_s=(1.0, 1.2, 2.0, 20.0)), epochs=5)
     said = config.build().insight.warnings(PlannedRun(context=context, clock="c", participation=1.0))
     assert said == (
         "the deadline = 6 s is too short for one epoch of client 3 (21 s, 15 s more); such a client runs one all the "

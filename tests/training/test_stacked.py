@@ -342,9 +342,13 @@ def test_a_step_could_be_recorded(recorded):
 # Steps ------------------------------------------------------------------------------------------------------------
 
 
+def bounds(part):
+    return part.start, part.stop
+
+
 def test_an_epoch_by_hand():
     """Batches of 10: 25 and 25 windows, 20, 7. Two full steps of the first three, then 5, 5 and 7 windows."""
-    steps = [(s.first, s.last, s.start, s.stop) for s in epoch_steps([25, 25, 20, 7], 10)]
+    steps = [(*bounds(s.clients), *bounds(s.windows)) for s in epoch_steps([25, 25, 20, 7], 10)]
     assert steps == [(0, 3, 0, 10), (0, 3, 10, 20), (0, 2, 20, 25), (3, 4, 0, 7)]
 
 
@@ -352,5 +356,5 @@ def test_an_epoch_by_hand():
 def test_every_client_takes_its_own_batches_in_order(num_windows, size):
     num_windows = sorted(num_windows, reverse=True)
     for i, number in enumerate(num_windows):
-        own = [(s.start, s.stop) for s in epoch_steps(num_windows, size) if s.first <= i < s.last]
+        own = [bounds(s.windows) for s in epoch_steps(num_windows, size) if i in range(*bounds(s.clients))]
         assert own == [(k, min(k + size, number)) for k in range(0, number, size)]

@@ -304,7 +304,6 @@ def distil(
         judged.load(judge)
         rungs = [_rung(model, memory, build(), recipe, draws[0]) for model in models]
         weights = seeded(ExitWeights, _seed(draws[0], SCORES, 0))
-        assert isinstance(weights, ExitWeights)
         if SCORES in memory:
             from_vector(weights, memory[SCORES])
         adam = torch.optim.Adam(weights.parameters(), lr=recipe.score_lr, foreach=False)
@@ -323,7 +322,6 @@ def _rung(model: DepthModel, memory: Mapping[str, Tensor], network: Network, rec
     network.load(model.params)
     shape = (network.channels, network.window, network.num_classes, recipe.hidden)
     generator = seeded(lambda: Generator(*shape), _seed(streams, "generator", model.depth))
-    assert isinstance(generator, Generator)
     if (name := f"generator.{model.depth}") in memory:
         from_vector(generator, memory[name])
     optimizer = torch.optim.Adam(generator.parameters(), lr=recipe.generator_lr, foreach=False)

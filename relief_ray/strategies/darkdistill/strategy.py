@@ -32,7 +32,7 @@ from relief_ray.core.messages import (
     WeightedSum,
 )
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
-from relief_ray.strategies.common import Preset, StrategyConfig, Weighting, check_types, search_over
+from relief_ray.strategies.common import Preset, StrategyConfig, Weighting, check_types, search_over, train_parts
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,
     Recipe,
@@ -126,13 +126,10 @@ def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, dep
     layout, lasts = context.layout, last_layers(context.layout, config.num_depths)
     prefix = layout.select(g for g in layout if level(g, lasts) <= depth)
     *taps, output = outputs(layout, lasts, depth)
-    return Assignment(
-        client=client.id,
-        down=prefix if config.upload == "prefix" else layout.select(),
-        train=prefix,
-        up=prefix,
-        charged_up=None if config.upload == "prefix" else layout.select(),
-        epochs=context.epochs,
+    charged = None if config.upload == "prefix" else layout.select()
+    return replace(
+        train_parts(context, client, prefix, charged or prefix),
+        charged_up=charged,
         taps=frozenset(t for t in taps if t is not None),
         output=output,
         args={"depth": depth},

@@ -201,7 +201,7 @@ def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], ga
 
 def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
     """Read ``d_bar`` from a server's state; empty before the first divergence."""
-    return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}
+    return from_tensor(tensors.get(D_BAR), layout)
 
 
 def ranking(

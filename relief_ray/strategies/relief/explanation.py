@@ -199,24 +199,19 @@ def _slots(reasons: Reasons) -> ExplanationSection:
 def _choice(reasons: Reasons) -> ExplanationSection:
     """Section on the ranking of groups with its cut-off."""
     while_ = "while slots last" if reasons.fill == "count" else "while slots and time last"
+    go = "First its mandatory blocks. The rest goes" if reasons.forced else "Slots go"
+    d_bar = f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}."
     lines = {
-        "divergence": [
-            "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
-            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}.",
-        ],
-        "per_element": [
-            "First its mandatory blocks. The rest goes to the groups with the largest d_bar per element",
-            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}.",
-        ],
+        "divergence": [f"{go} to the groups about which clients disagreed most", d_bar],
+        "per_element": [f"{go} to the groups with the largest d_bar per element", d_bar],
         "oldest": [
-            "First its mandatory blocks. The rest goes to the groups that this client has not trained for longest,",
+            f"{go} to the groups that this client has not trained for longest,",
             f"the one with the larger d_bar among equals, {while_}.",
         ],
         "random": [f"The slots are filled at random (drawn from the run's seed), {while_}."],
         "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
     }[reasons.select]
     if not reasons.forced:
-        lines[0] = lines[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
         lines.append("This strategy does not force the mandatory blocks in: they compete like the others.")
     lines.append("busy: seconds of a round with this group and those already taken; over T*: what exceeds the budget.")
     return ExplanationSection(

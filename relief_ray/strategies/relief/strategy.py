@@ -57,6 +57,7 @@ from relief_ray.strategies.common import (
     most_epochs,
     search_over,
     train_everything,
+    train_parts,
 )
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.budget import (
@@ -195,11 +196,10 @@ def fleet_loads(config: Relief, context: RoundContext) -> dict[ClientId, budget.
     ``tau_n`` the compute seconds of ``G_n`` over ``|G_n|``. ``fill: time``: both are the client's own,
     ``T_o = t_n({})`` and ``tau_n = (t_n(G_n) - T_o) / |G_n|``.
     """
-    clients = context.fleet.clients
+    clients, fleet_s = context.fleet.clients, None
     if config.fill == "count":
         fleet_s = max(context.planner.times(c.id, train_everything(context, c)).link_s for c in clients)
-        return {c.id: client_load(context, c, fleet_s) for c in clients}
-    return {c.id: client_load(context, c, None) for c in clients}
+    return {c.id: client_load(context, c, fleet_s) for c in clients}
 
 
 def client_load(context: RoundContext, client: ClientInfo, overhead_s: float | None) -> budget.Load:
@@ -227,10 +227,8 @@ def local_task(
     context: RoundContext, client: ClientInfo, groups: Sequence[GroupId], phase: str = "train"
 ) -> Assignment:
     """Green box: the model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
-    chosen = context.layout.select(groups)
-    return Assignment(
-        client=client.id, down=context.download(client), train=chosen, up=chosen, epochs=context.epochs, phase=phase
-    )
+    task = train_parts(context, client, context.layout.select(groups), context.download(client))
+    return replace(task, phase=phase)
 
 
 def whole_reach(config: Relief, context: RoundContext, client: ClientInfo, phase: str = "train") -> Assignment:

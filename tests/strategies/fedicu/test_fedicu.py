@@ -294,11 +294,6 @@ def test_importance_of_groups_travels_in_the_state():
     assert to_tensor({}, LAYOUT).isnan().all()
 
 
-def test_nobody_answered():
-    state = ServerState(models={"global": START})
-    assert aggregate(FedICU(), state, collected([]), context_of(LAYOUT)) is state
-
-
 def test_presets():
     assert PRESETS["fedicu"] == FedICU() and not FedICU().freeze_unimportant and FedICU().kappa == 0.8
     assert PRESETS["fedicu_table"] == FedICU(kappa=1.0, freeze_unimportant=True)

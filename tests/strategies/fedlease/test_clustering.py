@@ -14,6 +14,7 @@ from relief_ray.strategies.fedlease import (
     layer_distance,
     layers,
     silhouette,
+    silhouettes,
 )
 from tests.toy import ACC, FULL, build
 
@@ -29,6 +30,10 @@ def block_distance(labels, within=0.1, between=0.9, seed=0):
     return distance
 
 
+def clusters(distance, most):
+    return cluster(distance, silhouettes(distance, most))
+
+
 def random_distance(number, seed):
     points = np.random.default_rng(seed).normal(size=(number, 3))
     return np.linalg.norm(points[:, None] - points[None], axis=2)
@@ -40,14 +45,14 @@ def same_partition(a, b):
 
 def test_three_device_types_give_three_clusters():
     """The fleet of PAMAP2: three Full clients, three with two sensors, two with one."""
-    assert cluster(block_distance(BLOCKS), 4) == BLOCKS
+    assert clusters(block_distance(BLOCKS), 4) == BLOCKS
 
 
 @pytest.mark.parametrize("number", range(3, 9))
 @pytest.mark.parametrize("most", [2, 3, 4])
 @pytest.mark.parametrize("seed", range(4))
 def test_clusters_are_a_partition_of_two_to_most(number, most, seed):
-    labels = cluster(random_distance(number, seed), most)
+    labels = clusters(random_distance(number, seed), most)
     assert len(labels) == number and sorted(set(labels)) == list(range(len(set(labels))))
     assert 2 <= len(set(labels)) <= min(most, number - 1)
 
@@ -70,17 +75,17 @@ def test_linkage_and_silhouette_are_scipys_and_scikit_learns(number, seed, data)
 def test_the_best_silhouette_wins_and_the_smaller_number_among_equals():
     distance = random_distance(7, 5)
     scores = {k: silhouette(distance, average_linkage(distance, k)) for k in (2, 3, 4)}
-    assert silhouette(distance, cluster(distance, 4)) == max(scores.values())
-    assert len(set(cluster(np.ones((6, 6)) - np.eye(6), 4))) == 2, "nobody is like anybody: two clusters, not more"
+    assert silhouette(distance, clusters(distance, 4)) == max(scores.values())
+    assert len(set(clusters(np.ones((6, 6)) - np.eye(6), 4))) == 2, "nobody is like anybody: two clusters, not more"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_too_few_clients_are_one_cluster(number):
-    assert cluster(np.zeros((number, number)), 4) == [0] * number
+    assert clusters(np.zeros((number, number)), 4) == [0] * number
 
 
 def test_clusters_are_numbered_by_their_first_client():
-    assert cluster(block_distance([1, 0, 0, 1, 1]), 3) == [0, 1, 1, 0, 0]
+    assert clusters(block_distance([1, 0, 0, 1, 1]), 3) == [0, 1, 1, 0, 0]
 
 
 def test_distance_by_hand():

@@ -23,6 +23,7 @@ from relief_ray.strategies.fedlease import (
     layers,
     nearest,
     silhouette,
+    silhouettes,
 )
 from relief_ray.support.errors import UserError
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
@@ -84,7 +85,8 @@ def test_clusters_are_those_of_the_warm_up_steps(tmp_path):
     sums = run.round(1).trained.reduced.sums
     steps = [{j: part.plain for j, part in sums[f"client.{n}"].items()} for n in range(6)]
     seen = [layers(run.backbone.layout, steps[n], SIX[n].modalities) for n in range(6)]
-    assert clusters_of(run.state) == cluster(distances(seen), 4)
+    between = distances(seen)
+    assert clusters_of(run.state) == cluster(between, silhouettes(between, 4))
 
 
 def test_an_expert_starts_as_the_mean_of_its_members_warm_up(tmp_path):
@@ -193,7 +195,8 @@ def test_the_warm_up_goes_on_until_everybody_has_brought_it(tmp_path):
         waiting = {name for name in run.state.tensors if name != "cluster"}
         assert waiting == ({f"warm-up.{n}" for n in steps} if round_ < 5 else set())
     seen = [layers(run.backbone.layout, steps[n], SIX[n].modalities) for n in range(6)]
-    assert clusters_of(run.state) == cluster(distances(seen), 4)
+    between = distances(seen)
+    assert clusters_of(run.state) == cluster(between, silhouettes(between, 4))
 
 
 def test_after_twice_the_warm_up_three_are_enough_and_two_are_not(tmp_path):
