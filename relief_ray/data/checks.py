@@ -126,7 +126,7 @@ def _wrong_types(error: ValidationError) -> _Found:
         is_tuple = wrong["type"] == "tuple_type"
         hint = f"; a tuple of one value ends with a comma: ({wrong['input']!r},)" if is_tuple else ""
         message = plain(wrong["msg"]).replace("valid array", "tuple")
-        yield "description", f"{name}{place} = {clipped(repr(wrong['input']))}: {message}{hint}"
+        yield "description", f"{name}{place} = {shown(wrong['input'])}: {message}{hint}"
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -248,7 +248,7 @@ def recording_violations(spec: DatasetSpec, subject: int, recording: object) -> 
                 or _violations(_shapes(spec, recording), subject)
                 or [*_unknown_codes(spec, recording), *_violations(_values(spec, recording), subject)]
             )
-        wrong = f"subject {clipped(repr(recording.subject))}, expected {subject}"
+        wrong = f"subject {shown(recording.subject)}, expected {subject}"
     return [Violation(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
 
 

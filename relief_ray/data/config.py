@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from relief_ray.data.checks import window_fault
-from relief_ray.data.formats.dsa import UNITS, with_units
+from relief_ray.data.formats.dsa import with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
 from relief_ray.support.errors import counted
@@ -88,15 +88,11 @@ class DataConfig(SwitchedConfig):
     def _known(cls, name: str) -> str:
         return get_spec(name).name
 
-    @field_validator("units")
-    @classmethod
-    def _canonical(cls, units: tuple[str, ...]) -> tuple[str, ...]:
-        known = [unit for unit in UNITS if unit in units]
-        return tuple(known) if len(known) == len(units) else units  # anything else is refused by `spec`
-
     @model_validator(mode="after")
     def _fits(self) -> "DataConfig":
         spec = self.spec()
+        if self.units:
+            object.__setattr__(self, "units", spec.units)  # in the dataset's order: the same units, the same run
         unknown = sorted(set(self.subjects) - set(spec.subjects))
         if unknown:
             raise ValueError(f"data.subjects={list(self.subjects)}: {unknown} unknown, {spec.name} has {spec.subjects}")

@@ -34,7 +34,7 @@ from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
 from relief_ray.data.window_set import open_signal
 from relief_ray.plugins.blame import INTACT, called, original, settings_of_torch, with_line
-from relief_ray.plugins.load import digests, is_path, line_in, modules_of, sources
+from relief_ray.plugins.load import digests, is_path, modules_of, sources, where_raised
 from relief_ray.plugins.reads import AT_IMPORT, Reads, noting
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError, listed, shown
 from relief_ray.support.files import (
@@ -239,8 +239,14 @@ def store(
         for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
         written = {name: {"sha256": sha256_file(part / name), "crc32": crc32_file(part / name)} for name in arrays}
-        meta: dict[str, object] = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
-        meta |= {"started": started, "parse_s": parse_s}
+        meta = {
+            "origin": origin,
+            "facts": facts,
+            "arrays": written,
+            "sensors": sensors,
+            "started": started,
+            "parse_s": parse_s,
+        }
         (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True, default=numbers_or_text)))
         if origin == "SYNTHETIC":
             (part / MARKER).write_text(json.dumps({"origin": origin}))
@@ -260,20 +266,18 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         meta: dict[str, Any] = values_in((folder / _META).read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
+    written, is_real = meta.pop("arrays"), meta.pop("origin") == "real"
     for name in (SIGNAL, LABELS, BOUTS, FILLED):
-        _check(folder / name, meta["arrays"][name]["crc32"], again)
+        _check(folder / name, written[name]["crc32"], again)
     labels, bouts, filled = (np.load(folder / name, allow_pickle=False) for name in (LABELS, BOUTS, FILLED))
     return Entry(
+        **meta,  # sensors, programs, seconds and facts as they are
+        origin="real" if is_real else "SYNTHETIC",
         signal_path=folder / SIGNAL,
         labels=labels,
         bouts=bouts,
         filled=filled,
-        sensors=meta["sensors"],
-        started=meta["started"],
-        parse_s=meta["parse_s"],
-        origin="real" if meta["origin"] == "real" else "SYNTHETIC",
-        facts=meta["facts"],
-        signal_sha256=meta["arrays"][SIGNAL]["sha256"],
+        signal_sha256=written[SIGNAL]["sha256"],
     )
 
 
@@ -324,10 +328,9 @@ def load_dataset(name: str, root: str | Path | None = None, units: tuple[str, ..
     returns what its description does not say, or where the parsed data in the cache are damaged.
     """
     start = time.monotonic()
-    full_spec = get_spec(name)
-    spec = with_units(full_spec, units)
-    source = locate(get_loader(name), root)
-    digest = source_digest(full_spec, source)
+    loader = get_loader(name)
+    spec, source = with_units(loader.spec, units), locate(loader, root)
+    digest = source_digest(loader.spec, source)
     entry = read_entry(_parsed(spec, source, digest))
     key, load_s = cache_key(spec, digest), time.monotonic() - start
     return Dataset(**vars(entry), spec=spec, source=source, digest=key, load_s=load_s)
@@ -408,8 +411,7 @@ def _fault_in(spec: DatasetSpec, what: str, error: BaseException, fix: str = "; 
         return error
     if isinstance(error, UserCodeFailed):
         return UserCodeError(f"{spec.name}: {str(error).removesuffix(INTACT)}")
-    module = spec.name.partition(":")[0]
-    return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}{fix}")
+    return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{where_raised(error)}{fix}")
 
 
 def _parsed(spec: DatasetSpec, source: Source, digest: str) -> Path:

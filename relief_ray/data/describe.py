@@ -1,9 +1,7 @@
 """Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -27,12 +25,12 @@ from relief_ray.data.figures import SensorFigures
 from relief_ray.data.leakage import leak
 from relief_ray.data.loader import DatasetSpec, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out, left_out_text
-from relief_ray.data.registry import DATASETS, get_loader, get_spec
-from relief_ray.data.source import Source, find_source, open_source
+from relief_ray.data.registry import DATASETS, get_loader
+from relief_ray.data.source import ASSETS, Source, find_source, open_source
 from relief_ray.data.window_set import pool
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed, several
-from relief_ray.support.files import sha256_file
+from relief_ray.support.files import sha256_file, sha256_of
 
 # Data-quality warnings of `data describe`, a run's output and its record; no rule forbids such data.
 
@@ -430,12 +428,9 @@ def _of_clients(config: DataConfig, coverage: Coverage) -> Iterator[str]:
 # Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings.
 
 
-_ASSETS = Path(__file__).parent / "assets"
-
-
 def known_digests(name: str) -> dict[str, str]:
     """File name (as the list gives it) to sha256; empty where no list is known."""
-    path = _ASSETS / f"{name}.sha256"
+    path = ASSETS / f"{name}.sha256"
     lines = path.read_text().splitlines() if path.exists() else []
     pairs = (line.split(maxsplit=1) for line in lines if not line.startswith("#"))
     return {file: digest for digest, file in pairs}
@@ -449,7 +444,7 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
         return {archive: sha256_file(source.path)}
     with open_source(spec, source) as members:
         names = {name: next((end for end in listed if name.endswith(end)), name) for name in members.names}
-        return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
+        return {end: sha256_of(members.read(name)) for name, end in names.items()}
 
 
 def compare(listed: Mapping[str, str], computed: Mapping[str, str]) -> dict[str, str]:
@@ -489,7 +484,8 @@ def verify(name: str) -> VerifyReport:
 
     Raises UserError where the files cannot be parsed at all.
     """
-    return verify_source(get_spec(name), locate(get_loader(name)))
+    loader = get_loader(name)
+    return verify_source(loader.spec, locate(loader))
 
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:

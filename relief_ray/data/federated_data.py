@@ -270,8 +270,13 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
             f"{spec.name}: all {len(split.test)} test windows are of the class {' '.join(present)!r}, expected at "
             f"least two classes; check the label column of the files (`relief-ray data describe {spec.name}`)"
         )
-    clients = [
-        _client(spec, client, train, validation)
+    clients: list[ClientCoverage] = [
+        {
+            "client": client,
+            "subject": spec.subjects[int(train[0, 2])] if len(set(train[:, 2].tolist())) == 1 else "mixed",
+            "train": _per_class(spec, train),
+            "validation": _per_class(spec, validation),
+        }
         for client, (train, validation) in enumerate(zip(split.train, split.validation, strict=True))
     ]
     coverage: Coverage = {
@@ -288,15 +293,6 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
     if split.left_out:
         coverage["left_out"] = split.left_out
     return coverage
-
-
-def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:
-    return {
-        "client": client,
-        "subject": spec.subjects[int(train[0, 2])] if len(set(train[:, 2].tolist())) == 1 else "mixed",
-        "train": _per_class(spec, train),
-        "validation": _per_class(spec, validation),
-    }
 
 
 def _per_class(spec: DatasetSpec, table: Table) -> list[int]:

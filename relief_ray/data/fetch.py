@@ -149,14 +149,13 @@ def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
     try:
         with open_zip(part, shown=str(target)) as archive:
             check_members(archive, target)
+            found = some_of(archive.namelist())
     except UserError:
         part.unlink(missing_ok=True)
         raise
     sync(part)
     move(part, target)
     if not _holds(spec, target):
-        with open_zip(target) as archive:
-            found = some_of(archive.namelist())
         _reject(target)
         raise UserError(
             f"{target}: the archive does not hold files like {as_written(spec.member)}, found in it: {found}; "
@@ -168,8 +167,15 @@ def _holds(spec: DatasetSpec, target: Path) -> bool:
     try:
         with open_source(spec, find_source(spec, target)) as members:
             return bool(members.names)
-    except UserError:
+    except UserError as error:
+        if _is_of_disk(error):
+            raise
         return False
+
+
+def _is_of_disk(error: UserError) -> bool:
+    """Whether a full disk, say, stood in the way (``disk_errors``), so that nothing is known about the archive."""
+    return isinstance(error.__cause__, OSError)
 
 
 def _reject(target: Path) -> None:
@@ -207,8 +213,8 @@ def _report(spec: DatasetSpec, path: Path) -> FetchReport:
     """Verify the files at `path` and report; an archive that cannot be parsed is renamed (`_reject`)."""
     try:
         verification = verify_source(spec, find_source(spec, path))
-    except UserError:
-        if path.is_file():
+    except UserError as error:
+        if path.is_file() and not _is_of_disk(error):
             _reject(path)
         raise
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]

@@ -5,7 +5,7 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec, Ints, Mask, Recording, bouts_of
+from relief_ray.data.loader import DatasetSpec, Ints, Mask, Recording, bouts_where
 
 _STEP_QUANTILE: Final = 0.999
 # Values that stand for "no reading" recur, are so many times farther from the median than all others, and few.
@@ -92,7 +92,6 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
         steps = np.where(begins, 0.0, np.linalg.norm(moves, axis=1))
         usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
         is_level = np.abs(moves) <= _LEVEL * deviations
-        window = round(spec.window_s * spec.rate_hz)
         is_read = ~(begins | lost.any(axis=1)) if stop - first > 1 else np.zeros(len(rows), bool)
         counted = [(channel, *np.unique(channel, return_counts=True)) for channel in values.T]
         absent = [_codes(*channel) for channel in counted]
@@ -108,12 +107,12 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
                 "high": float(values.max()),
                 "mean": float(values.mean()),
                 "still": [(first + i, float(channel[0])) for i, channel in enumerate(values.T) if not np.ptp(channel)],
-                "level_share": _level_share(is_level, begins, window),
+                "level_share": _level_share(is_level, begins, spec.window),
                 "codes": np.unique(np.concatenate(absent)).tolist(),
                 "code_rows": sum(
                     int(np.isin(channel, own).sum()) for (channel, *_), own in zip(counted, absent, strict=True)
                 ),
-                "zero_rows": _zero_rows(values, steps, begins, window),
+                "zero_rows": _zero_rows(values, steps, begins, spec.window),
                 "held": float((np.count_nonzero(moves, axis=1) == 0)[is_read].mean()) if is_read.any() else 0.0,
                 "rounded": max(map(_rounded, given.T)),
                 "cut": max(_cut(*channel) for channel in counted),
@@ -130,8 +129,8 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
 
 def _stretches(mask: Mask, begins: Mask) -> list[Ints]:
     """First row and one past the last of stretches within a bout that are true: (n, 2) by column of (rows, columns)."""
-    runs = (bouts_of(column, np.cumsum(begins)) for column in mask.T)
-    return [own[column[own[:, 0]]] for own, column in zip(runs, mask.T, strict=True)]
+    bout = np.cumsum(begins)
+    return [bouts_where(column, column, bout) for column in mask.T]
 
 
 def _longest(mask: Mask, begins: Mask) -> int:

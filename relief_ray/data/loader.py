@@ -204,6 +204,12 @@ def bouts_of(*keys: NDArray[np.generic]) -> Ints:
     return bouts_between(np.unique(np.concatenate([[0, len(keys[0])], *changes])))
 
 
+def bouts_where(wanted: Mask, *keys: NDArray[np.generic]) -> Ints:
+    """Those of ``bouts_of`` that are wanted; the rows of a run are all wanted or all not."""
+    bouts = bouts_of(*keys)
+    return bouts[wanted[bouts[:, 0]]]
+
+
 def bouts_between(edges: Ints) -> Ints:
     """Start and stop of bouts that lie side by side, from the first row to one past the last: (len(edges) - 1, 2)."""
     return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)

@@ -10,7 +10,7 @@ Clients, under `data.partition=subject`: with N clients and S training subjects,
 cut into N/S consecutive pieces (the remainder to the lowest ids). Every client keeps all activities where length
 allows, and the union of all clients is the same for every N. Windows are cut, not rows: neighbouring clients of one
 subject share up to one window of samples at their border. That concerns training data only; a one-minute bout would
-otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the same training windows another way (`skew`).
+otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the same training windows another way (`deal`).
 """
 
 import math

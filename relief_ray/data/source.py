@@ -89,7 +89,7 @@ def _check_size(info: zipfile.ZipInfo, path: Path) -> None:
 
 MARKER = "SYNTHETIC.json"
 
-_ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent / "assets"
 
 _MAX_DEPTH = 5
 # Names that a message lists of what lies in a folder.
@@ -133,7 +133,7 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None, expected: Seq
     has all is taken before one that lacks some, and two that have all have to hold the same bytes.
     """
     if spec.packaged:
-        return Source(path=_ASSETS / spec.packaged)
+        return Source(path=ASSETS / spec.packaged)
     roots = search_roots(root)
     sources = [(place, source) for place in roots for source in _candidates(spec, place)]
     if sources:
@@ -243,8 +243,7 @@ def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: S
 def _crcs(spec: DatasetSpec, source: Source, ends: Sequence[str]) -> dict[str, int]:
     """CRC-32 by name of a source's files with these ends; a zip has them in its directory."""
     if not source.path.is_dir():
-        with open_zip(source.path) as archive:
-            return {info.filename: info.CRC for info in archive.infolist()}
+        return _in_zip(source.path, stamp(source.path))
     with _damage(f"of {spec.name!r}", source.path):
         held = _holders(_folder_members(spec, source.path), ends)
         paths = {folder + end: source.path / folder / end for folder in held for end in held[folder]}
@@ -300,8 +299,7 @@ def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
 
 def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
     """The zip itself, or the first zip inside it that holds the files."""
-    status, member = path.stat(), re.compile(spec.member)
-    names = _names(path, status.st_mtime_ns, status.st_size)
+    names, member = _in_zip(path, stamp(path)), re.compile(spec.member)
     marked = any(name.rpartition("/")[2] == MARKER for name in names)
     if any(map(member.search, names)):
         yield Source(path=path, synthetic=marked)
@@ -310,10 +308,10 @@ def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
 
 
 @lru_cache(maxsize=16)
-def _names(path: Path, mtime_ns: int, size_bytes: int) -> tuple[str, ...]:
-    """Names in a zip of this time and size: a process that computes many cells reads its directory once."""
+def _in_zip(path: Path, stamped: str) -> dict[str, int]:
+    """CRC-32 by name in a zip with this stamp: a process that computes many cells reads its directory once."""
     with open_zip(path) as archive:
-        return tuple(archive.namelist())
+        return {info.filename: info.CRC for info in archive.infolist()}
 
 
 def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ rad/s, microtesla, beats per minute, mV.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -200,9 +200,11 @@ def moving(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int,
 
 def write_table(path: Path, table: Array, formats: list[str], delimiter: str) -> None:
     """A text table, in chunks; NaN spelt as in the originals; the file appears whole."""
-    out = io.BytesIO()
-    for first in range(0, len(table), _CHUNK):
-        text = io.StringIO()
-        np.savetxt(text, table[first : first + _CHUNK], fmt=formats, delimiter=delimiter)
-        out.write(text.getvalue().replace("nan", "NaN").encode())
-    write_atomic(path, out.getvalue())
+
+    def chunks() -> Iterator[bytes]:
+        for first in range(0, len(table), _CHUNK):
+            text = io.StringIO()
+            np.savetxt(text, table[first : first + _CHUNK], fmt=formats, delimiter=delimiter)
+            yield text.getvalue().replace("nan", "NaN").encode()
+
+    write_atomic(path, chunks())

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
 from relief_ray.core.codec import FLOAT32, Format, Wire, encoded_nbytes, rows_nbytes
-from relief_ray.core.groups import GroupId, GroupLayout, Part, Selection
+from relief_ray.core.groups import GroupLayout, Selection
 from relief_ray.core.messages import (
     Assignment,
     ClientCost,
@@ -31,20 +31,19 @@ from relief_ray.devices.time import TimeModel, checked_times, clock_name
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, Footprint, Workload, footprint, num_steps, shares
 from relief_ray.support.frozen import FrozenConfig
 
-# ``CostPlanner`` predicts what a round will take; ``accounting.CostAccountant`` charges what it took.
+# ``CostPlanner`` predicts what a round will take; ``CostAccountant`` charges what it took.
 #
 # Both count through the same ``Counter``, so a prediction and the charge of the same work agree to the bit.
 
 
 CACHE_LIMIT = 20_000
-_Parts = frozenset[tuple[GroupId, Part]]
-_Read = frozenset["str | None"]
+T = TypeVar("T")
 
 
 class Counter:
     """Counts FLOPs and payload bytes of a backbone, with a cache.
 
-    The caches never change a result and are cleared when they grow large.
+    The cache never changes a result and is cleared when it grows large.
     """
 
     def __init__(
@@ -61,24 +60,28 @@ class Counter:
         self.missing = missing
         self.optimizer_flops = optimizer_flops
         self.wire = wire
-        self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read, bool], Footprint] = {}
-        self._bytes: dict[tuple[_Parts, Format], int] = {}
-        self._absent: dict[tuple[tuple[str, ...], _Read], frozenset[GroupId]] = {}
-        self._rows: dict[tuple[str, ...], int] = {}
+        self._cache: dict[Hashable, Any] = {}
+
+    def _once(self, key: Hashable, count: Callable[[], T]) -> T:
+        """What ``count`` gives, kept by ``key``."""
+        if key not in self._cache:
+            if len(self._cache) >= CACHE_LIMIT:
+                self._cache.clear()
+            self._cache[key] = count()
+        kept: T = self._cache[key]
+        return kept
 
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
         """FLOPs per window of ``task`` for a client of these modalities."""
         read = frozenset([task.output, *task.taps])
         missing = missing_mode(self.missing, omit_absent=task.omit_absent)
         receives = self._receives_outputs(task, present)
-        key = (present, engine, missing, frozenset(task.train.items()), read, receives)
-        if key not in self._footprints:
-            _make_room(self._footprints)
+
+        def count() -> Footprint:
             share = shares(self.layout, task.train)
-            self._footprints[key] = footprint(
-                self.costs, present, share, engine, missing, read, self.optimizer_flops, receives
-            )
-        return self._footprints[key]
+            return footprint(self.costs, present, share, engine, missing, read, self.optimizer_flops, receives)
+
+        return self._once(("work", present, engine, missing, frozenset(task.train.items()), read, receives), count)
 
     def _receives_outputs(self, task: Assignment, present: tuple[str, ...]) -> bool:
         """Whether absent modalities' networks are not at the client, so that it has their outputs from the server.
@@ -87,10 +90,9 @@ class Counter:
         """
         if not self.wire.reachable:
             return False
-        key = present, frozenset([task.output, *task.taps])
-        if key not in self._absent:
-            self._absent[key] = absent_groups(self.costs.running(key[1]), present)
-        return not all(map(task.holds, self._absent[key]))
+        read = frozenset([task.output, *task.taps])
+        absent = self._once(("absent", present, read), lambda: absent_groups(self.costs.running(read), present))
+        return not all(map(task.holds, absent))
 
     def nbytes_up(self, task: Assignment) -> int:
         """Length of the encoded update; 0 where nothing is sent."""
@@ -104,19 +106,17 @@ class Counter:
         """Length of the rows in place of networks of absent modalities (``transfer.download=reachable``)."""
         if task.omit_absent or not self._receives_outputs(task, present):
             return 0
-        if present not in self._rows:
-            stages, blocks = self.costs.running(), self.layout.blocks
-            names = received_rows(stages, present, blocks, self.missing)
-            self._rows[present] = rows_nbytes({s: round(self.costs.flops[s].output_bytes / 4) for s in names})
-        return self._rows[present]
+
+        def count() -> int:
+            names = received_rows(self.costs.running(), present, self.layout.blocks, self.missing)
+            return rows_nbytes({s: round(self.costs.flops[s].output_bytes / 4) for s in names})
+
+        return self._once(("rows", present), count)
 
     def nbytes(self, selection: Selection, form: Format = "float32") -> int:
         """Length of the encoded values of ``selection``; 0 where there are none."""
-        key = frozenset(selection.items()), form
-        if key not in self._bytes:
-            _make_room(self._bytes)
-            self._bytes[key] = encoded_nbytes(self.layout, selection, form) if selection else 0
-        return self._bytes[key]
+        key = "values", frozenset(selection.items()), form
+        return self._once(key, lambda: encoded_nbytes(self.layout, selection, form) if selection else 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,11 +166,6 @@ class CostPlanner:
 def assumed_engine(name: str) -> Engine:
     """The engine that a clock without one of its own (``measured``) counts for a run's training engine."""
     return "naive" if name == "naive" else "reuse"
-
-
-def _make_room(cache: dict[Any, Any]) -> None:
-    if len(cache) >= CACHE_LIMIT:
-        cache.clear()
 
 
 Accounting = Literal["method", "table"]
@@ -233,8 +228,8 @@ class WholeRounds:
             loss=0.0,
             measured=StageTimes(),
         )
-        sizes = self.counter.nbytes_up(task), self.counter.nbytes_down(task, client.modalities)
-        return Receipt(assignment=task, work=work, bytes_up=sizes[0], bytes_down=sizes[1])
+        up, down = self.counter.nbytes_up(task), self.counter.nbytes_down(task, client.modalities)
+        return Receipt(assignment=task, work=work, bytes_up=up, bytes_down=down)
 
 
 # Stages of a probe's two passes and one optimizer step.

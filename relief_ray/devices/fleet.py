@@ -304,8 +304,7 @@ class FleetConfig(FrozenConfig):
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:
         types = table_of(self.types, self.preset)
-        people = Counter(person for kind in types.values() for person in kind.people)
-        if twice := [person for person, number in people.items() if number > 1]:
+        if twice := [person for person, number in Counter(self.people).items() if number > 1]:
             raise ValueError(f"fleet.types: {several('person', twice)} in two places of `people`, expected one")
         if self.gap is not None:
             with_gap(types, self.gap)
@@ -395,8 +394,7 @@ def owned_modalities(
     """
     types = table_of(config.types, config.preset)
     wanted = {name: modalities if (own := types[name].sensors) == "all" else own for name in names or types}
-    unknown = {name: [m for m in sensors if m not in modalities] for name, sensors in wanted.items()}
-    if bad := {name: sensors for name, sensors in unknown.items() if sensors}:
+    if bad := {name: alien for name, own in wanted.items() if (alien := [m for m in own if m not in modalities])}:
         named = "; ".join(
             f"fleet.types.{name}.sensors names {sensors}"
             + ("" if "sensors" in config.types.get(name, {}) else " by default")

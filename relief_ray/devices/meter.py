@@ -69,21 +69,13 @@ def energy_of(
     there = [(t, w) for t, w in zip(times_s, watts, strict=True) if w is not None]
     expected = max(1, round(span_s / PERIOD_S))
     dropped = max(0.0, 1.0 - len(there) / expected)
+    rail = RailEnergy(label=label, sensor=sensor, dropped=dropped, why=why)
     if len(there) < 2 or dropped > MAX_DROPPED:
-        missing = why or f"{100 * dropped:.0f} % of the samples are missing"
-        return RailEnergy(label=label, sensor=sensor, dropped=dropped, why=missing)
+        return replace(rail, why=why or f"{100 * dropped:.0f} % of the samples are missing")
     area = sum((w + v) / 2 * (u - t) for (t, w), (u, v) in pairwise(there))
     mean_w = area / (there[-1][0] - there[0][0])
     # The edges, less than a period each, are taken at the mean.
-    return RailEnergy(
-        label=label,
-        sensor=sensor,
-        mean_w=mean_w,
-        peak_w=max(w for _, w in there),
-        energy_j=mean_w * span_s,
-        dropped=dropped,
-        why=why,
-    )
+    return replace(rail, mean_w=mean_w, peak_w=max(w for _, w in there), energy_j=mean_w * span_s)
 
 
 class PowerMeter:

@@ -111,13 +111,16 @@ def power_mode(root: Path) -> str | None:
 def heat(root: Path) -> Heat:
     """Temperatures and throttling now."""
     sys = root / "sys" / "class"
-    zones = {zone.name: number_in(zone / "temp") for zone in sorted(sys.glob("thermal/thermal_zone*"))}
     # A zone that is switched off refuses to be read, or tells less than absolute zero.
-    told_c = {name: _MILLI * value for name, value in zones.items() if value is not None and value > -100_000}
+    told_c = {
+        zone.name: _MILLI * value
+        for zone in sorted(sys.glob("thermal/thermal_zone*"))
+        if (value := number_in(zone / "temp")) is not None and value > -100_000
+    }
     devices = [(text_in(d / "type"), number_in(d / "cur_state")) for d in sorted(sys.glob("thermal/cooling_device*"))]
     slowing = [(kind, state) for kind, state in devices if _SLOWING.search(kind) and state is not None]
-    events = [number_in(file) for file in sorted(sys.glob("hwmon/hwmon*/oc*_event_cnt"))]
-    counts = [value for value in events if value is not None]
+    counters = sys.glob("hwmon/hwmon*/oc*_event_cnt")
+    counts = [value for file in counters if (value := number_in(file)) is not None]
     return Heat(
         hottest_c=max((value_c for value_c in told_c.values() if value_c <= _MOST_C), default=None),
         slowed=tuple(kind for kind, state in slowing if state > 0) if slowing else None,
@@ -177,16 +180,10 @@ class Rail:
                 reason = (error.strerror if isinstance(error, OSError) else None) or "not a whole number"
                 return RailReading(watts=None, why=f"{file.name}: {reason}")
         watts = prod(numbers, start=self.unit_w)
-        if watts < 0:
-            return RailReading(watts=None, raw=tuple(numbers), why=f"negative: {watts:.3g} W")
-        if watts > _MOST_W:
-            return RailReading(watts=None, raw=tuple(numbers), why=f"more than any board's: {watts:.3g} W")
+        fault = "negative" if watts < 0 else "more than any board's" if watts > _MOST_W else ""
+        if fault:
+            return RailReading(watts=None, raw=tuple(numbers), why=f"{fault}: {watts:.3g} W")
         return RailReading(watts=watts, raw=tuple(numbers))
-
-    @property
-    def is_input(self) -> bool:
-        """True for a rail that carries the whole board's input."""
-        return self.label in _INPUT_RAILS
 
 
 def find_rails(root: Path) -> tuple[Rail, ...]:
@@ -208,7 +205,7 @@ def find_rails(root: Path) -> tuple[Rail, ...]:
 
 def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
     """The rails whose sum is the board's power: its input rail, or where it has none all that no other one feeds."""
-    inputs = [rail for rail in rails if rail.is_input]
+    inputs = [rail for rail in rails if rail.label in _INPUT_RAILS]
     labels = {rail.label for rail in rails}
     return tuple(inputs[:1] or [rail for rail in rails if _FED_BY.get(rail.label.partition(" (")[0]) not in labels])
 

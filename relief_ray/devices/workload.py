@@ -134,23 +134,23 @@ class Footprint:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
         kept = self.kept_bytes * n <= MAX_KEPT_BYTES
-        repeats: dict[Times, int] = {
-            "always": n * epochs,
-            "round": n if kept else n * epochs,
-            "step": num_steps,
-            "once": min(n, 1),
+        always = num_steps, n * epochs
+        repeats: dict[Times, tuple[int, int]] = {
+            "always": always,
+            "round": (min(n, 1), n) if kept else always,
+            "step": (num_steps, num_steps),
+            "once": (min(n, 1), min(n, 1)),
         }
-        calls = {"always": num_steps, "round": min(n, 1) if kept else num_steps, "step": num_steps, "once": min(n, 1)}
         return Workload(
-            forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
-            backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
+            forward_flops=sum(flops * repeats[times][1] for times, flops in self.forward.items()),
+            backward_flops=sum(flops * repeats[times][1] for times, flops in self.backward.items()),
             optimizer_flops=self.optimizer_flops * num_steps,
             group_flops=self.group * n * epochs,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
             num_steps=num_steps,
             runs=self.runs,
-            repeats={times: (calls[times], number) for times, number in repeats.items()},
+            repeats=repeats,
             extra_flops=extra_flops,
         )
 

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -333,7 +333,10 @@ class _SameUniform(PlainMode):  # type: ignore[no-untyped-call]
         return values.copy_(drawn.double() * (high - low).double() + low.double())
 
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def seeded(build: Callable[[], AnyModule], seed: int) -> AnyModule:
     """Build a module with torch's default initialisation from its own seed; the global generator is left alone.
 
     The values are the same on every processor.

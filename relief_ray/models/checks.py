@@ -112,7 +112,8 @@ def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
             custom layers, which ``check_modules`` does not know.
     """
     place = f"backbone: stage {stage.spec.id!r}"
-    generator, before = torch.random.get_rng_state(), _buffers(stage)
+    generator = torch.random.get_rng_state()
+    before = {name: b.clone() for name, b in stage.module.named_buffers()}
     copies = [x.clone() for x in inputs]
     output: Tensor = stage.module(*copies)
     if not torch.equal(generator, torch.random.get_rng_state()):
@@ -120,8 +121,7 @@ def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
             f"{place} draws random numbers in its forward pass, in tests too, so two runs differ; take nn.Dropout, "
             "which training alone switches on"
         )
-    after = _buffers(stage)
-    if changed := sorted(name for name, value in after.items() if not _same(before.get(name), value)):
+    if changed := sorted(name for name, b in stage.module.named_buffers() if not _same(before.get(name), b)):
         raise UserError(
             f"{place} changes its buffers {changed} in its forward pass; they are in no group, so nobody would send "
             "them; make them parameters of a group, or constant"
@@ -162,10 +162,6 @@ def check_windows(place: str, function: Callable[..., Tensor], inputs: Sequence[
 def _rounding(values: Tensor) -> float:
     """Tolerance for sums in another order, which other numbers of windows may cause."""
     return 1e-4 * float(values.nan_to_num().abs().max()) if values.numel() else 0.0
-
-
-def _buffers(stage: Stage) -> dict[str, Tensor]:
-    return {name: b.clone() for name, b in stage.module.named_buffers()}
 
 
 def _same(before: Tensor | None, after: Tensor) -> bool:

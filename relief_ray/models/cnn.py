@@ -203,7 +203,32 @@ class CnnConfig(BackboneConfig):
             UserError: a model of these widths does not fit into this machine's memory.
         """
         require_memory(self, _num_values(self, shape))
-        return _build(self, shape, seed, engine)
+        width = self.conv2 * self.steps
+        fusion = seeded(lambda: nn.Linear(width * len(shape.channels), self.fusion), seed)
+        head = seeded(lambda: nn.Linear(self.fusion, shape.num_classes), seed + 1)
+        assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
+        columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
+        is_fused, bias = engine == "fused", nn.Parameter(fusion.bias.detach().clone())
+        parts: list[tuple[Stage, GroupParameters]] = []
+        joined: list[Stage] = []
+        for i, (modality, channels) in enumerate(shape.channels):
+            convs = _conv(self, channels, seed + 2 + i)
+            parts += _encoder(self, modality, convs, engine)
+            source, name = parts[-1][0].spec.id, f"fusion.A.{modality}"
+            block = KernelLinear(nn.Parameter(columns_FD[i].clone()), None) if is_fused else ColumnBlock(columns_FD[i])
+            parts.append(trained_stage(name, (source,), block, "fusion_a", modality=modality))
+            if isinstance(block, KernelLinear):
+                groups = frozenset(group.id for _, group in parts[-3:])
+                spec = StageSpec(id=name, inputs=(RAW + modality,), groups=groups, modality=modality)
+                joined.append(Stage(spec=spec, module=KernelSensor(*convs, self.steps, block)))
+        blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
+        total = KernelSum(bias) if is_fused else FusionSum(bias, nn.ReLU())
+        parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B", takes_single_rows=is_fused))
+        last = KernelLinear(head.weight, head.bias) if is_fused else head
+        parts.append(trained_stage("head", ("fusion",), last, "head", group="head.1", layer=1))
+        stages, declared = apart(parts)
+        prepare = {"fused": time_major, "gemm": columns}.get(engine, raw_windows)
+        return Backbone(shape, stages, in_order(declared), prepare, joined=joined)
 
 
 def _num_values(config: CnnConfig, shape: InputShape) -> int:
@@ -214,35 +239,6 @@ def _num_values(config: CnnConfig, shape: InputShape) -> int:
     )
     width = config.conv2 * config.steps * len(shape.channels)
     return encoders + config.fusion * (width + 1) + shape.num_classes * (config.fusion + 1)
-
-
-def _build(config: CnnConfig, shape: InputShape, seed: int, engine: Engine) -> Backbone:
-    width = config.conv2 * config.steps
-    fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
-    head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
-    assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
-    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
-    is_fused, bias = engine == "fused", nn.Parameter(fusion.bias.detach().clone())
-    parts: list[tuple[Stage, GroupParameters]] = []
-    joined: list[Stage] = []
-    for i, (modality, channels) in enumerate(shape.channels):
-        convs = _conv(config, channels, seed + 2 + i)
-        parts += _encoder(config, modality, convs, engine)
-        source, name = parts[-1][0].spec.id, f"fusion.A.{modality}"
-        block = KernelLinear(nn.Parameter(columns_FD[i].clone()), None) if is_fused else ColumnBlock(columns_FD[i])
-        parts.append(trained_stage(name, (source,), block, "fusion_a", modality=modality))
-        if isinstance(block, KernelLinear):
-            groups = frozenset(group.id for _, group in parts[-3:])
-            spec = StageSpec(id=name, inputs=(RAW + modality,), groups=groups, modality=modality)
-            joined.append(Stage(spec=spec, module=KernelSensor(*convs, config.steps, block)))
-    blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
-    total = KernelSum(bias) if is_fused else FusionSum(bias, nn.ReLU())
-    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B", takes_single_rows=is_fused))
-    last = KernelLinear(head.weight, head.bias) if is_fused else head
-    parts.append(trained_stage("head", ("fusion",), last, "head", group="head.1", layer=1))
-    stages, declared = apart(parts)
-    prepare = {"fused": time_major, "gemm": columns}.get(engine, raw_windows)
-    return Backbone(shape, stages, in_order(declared), prepare, joined=joined)
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:

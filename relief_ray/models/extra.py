@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraM
 from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
-from relief_ray.models.stage import Computed, apart, trained_stage
+from relief_ray.models.stage import Computed, apart, copied, trained_stage
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -140,8 +139,7 @@ def _copies(
     for stage in layer:
         # Each expert counts for itself: its running statistics are no frozen tensors.
         counted = {id(b) for layer in stage.switched for b in layer.buffers(recurse=False)}
-        tensors = [t for t in (*stage.module.parameters(), *stage.module.buffers()) if id(t) not in counted]
-        module = copy.deepcopy(stage.module, {id(t): t for t in tensors if id(t) not in trained})
+        module = copied(stage.module, trained | counted)
         parameter = {id(p): q for p, q in zip(stage.module.parameters(), module.parameters(), strict=True)}
         groups = [_expert_group(declared[j], experts, expert, parameter) for j in experts.of if j in stage.spec.groups]
         spec = replace(
@@ -265,8 +263,7 @@ class RoutedStage:
 
     def mixed(self, experts: Experts, number: int) -> Stage:
         """A copy of the stage with ``number`` experts in every LoRA layer; all other tensors are shared."""
-        tensors = [*self.stage.module.parameters(), *self.stage.module.buffers()]
-        module = copy.deepcopy(self.stage.module, {id(t): t for t in tensors})
+        module = copied(self.stage.module)
         for name, (factors, rows, scaling) in self.layers.items():
             base = module.get_submodule(f"{name}.base_layer")
             module.set_submodule(name, RoutedLora(base, factors[:number], rows[:number], scaling))

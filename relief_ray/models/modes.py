@@ -164,10 +164,10 @@ class Statistics:
 class TrainingMode:
     """Switches layers on for the forward passes of a client's steps, which draw from a generator of their own."""
 
-    def __init__(self, stages: Sequence[Stage] = (), seed: int = 0, device: torch.device | None = None) -> None:
-        """``seed``: of this client and round; ``device``: where it trains, by default the CPU."""
+    def __init__(self, stages: Sequence[Stage], seed: int, device: torch.device) -> None:
+        """``seed``: of this client and round; ``device``: where it trains."""
         self._layers = list({id(layer): layer for s in stages for layer in s.switched}.values())
-        devices = [torch.device("cpu"), *([device] if device is not None and device.type == "cuda" else [])]
+        devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
         # Random states by device: on a GPU dropout draws from the GPU's generator.
         self._drawn = [(d, torch.Generator(d).manual_seed(seed).get_state()) for d in devices] if self._layers else []
 

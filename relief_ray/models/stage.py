@@ -5,7 +5,8 @@ Legend for shapes: B batch, C channels, T samples, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -86,6 +87,12 @@ class Computed(nn.Module):
         return self.function(*inputs) if self.of is None else self.function(self.of, *inputs)
 
 
+def copied(module: nn.Module, anew: Collection[int] = ()) -> nn.Module:
+    """A copy of the module that shares its tensors but for those of the ids ``anew``, which are copied, too."""
+    tensors = (*module.parameters(), *module.buffers())
+    return deepcopy(module, {id(t): t for t in tensors if id(t) not in anew})
+
+
 def kind_of(name: str) -> Kind:
     """The kind of a parameter of ours by its name in its module, whose last part decides."""
     kinds: dict[str, Kind] = {"bias": "bias", "lora_A": "lora_a", "lora_B": "lora_b"}
@@ -131,7 +138,7 @@ def trained_stage(
     role: Role,
     *,
     group: GroupId | None = None,
-    of: nn.Module | tuple[tuple[str, nn.Parameter, Kind], ...] | None = None,
+    of: nn.Module | Iterable[tuple[str, nn.Parameter]] | None = None,
     modality: str | None = None,
     layer: int | None = None,
     member: int | None = None,
@@ -147,7 +154,8 @@ def trained_stage(
     kinds are by their names.
     """
     of = module if of is None else of
-    tensors = tuple((key, p, kind_of(key)) for key, p in of.named_parameters()) if isinstance(of, nn.Module) else of
+    named = of.named_parameters() if isinstance(of, nn.Module) else of
+    tensors = tuple((key, p, kind_of(key)) for key, p in named)
     owned = GroupParameters(id=group or name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
     spec = StageSpec(id=name, inputs=inputs, groups=frozenset([owned.id]), modality=modality, feature=feature)
     stage = Stage(

@@ -233,7 +233,9 @@ def test_codes_that_are_off_by_one_are_refused_as_such(case: str, lab) -> None:
 
 def test_an_error_inside_a_loader_names_its_line(lab) -> None:
     path = lab("def mine(spec, members, path, subject):\n    return {}['sgnal']\nMINE = replace(GOOD, parse=mine)")
-    with pytest.raises(UserError, match=r"parse\(\) of subject 1 fails with KeyError: 'sgnal' \(.*\.py, line \d+\)"):
+    with pytest.raises(
+        UserError, match=r"parse\(\) of subject 1 fails with KeyError: 'sgnal' \(.*\.py, line \d+, in mine"
+    ):
         load_dataset(path)
 
 

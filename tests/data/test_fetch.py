@@ -209,6 +209,17 @@ def test_a_zip_in_a_zip(serve: Serve, good: bytes, tmp_path: Path) -> None:
     assert load_dataset("mhealth", tmp_path).signal().shape[1] == 23
 
 
+def test_a_full_disk_while_unpacking_rejects_no_archive(
+    serve: Serve, good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = serve(zipped({"MHEALTHDATASET.zip": good}), ["whole"])
+    with monkeypatch.context() as full:
+        full.setattr("tempfile.tempdir", str(tmp_path / "full"))
+        with pytest.raises(UserError, match=r"cannot unpack .* \(TMPDIR\)"):
+            get(site, tmp_path)
+    get(site, tmp_path)  # what was downloaded is still there
+
+
 @pytest.mark.parametrize("form", ["file", "folder"])
 def test_hand_downloads(
     good: bytes, mhealth_root: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch

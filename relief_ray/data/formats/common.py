@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import Codes, DatasetSpec, Floats, Ints, Mask, Members, require_members
+from relief_ray.data.loader import Codes, DatasetSpec, Floats, Mask, Members, require_members
 from relief_ray.support.errors import UserError
 
 # A table as its file has it; a signal is narrowed to float32, a clock of many digits is not.
@@ -66,11 +66,6 @@ def _check_labels(column: Table, spec: DatasetSpec, name: str) -> Codes:
     if not (labels != _NULL_CODE).any():
         raise UserError(f"{name}: every row has label 0 (no activity), expected some of {spec.labels}; fetch it again")
     return labels
-
-
-def keep_bouts(bouts: Ints, wanted: Mask) -> Ints:
-    """The runs whose first row is wanted; the rows of a run are all wanted or all not."""
-    return bouts[wanted[bouts[:, 0]]]
 
 
 def missing_classes(labels: Codes, spec: DatasetSpec) -> list[int]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from relief_ray.data.formats.common import keep_bouts, missing_classes, read_subject, signature
+from relief_ray.data.formats.common import missing_classes, read_subject, signature
 from relief_ray.data.loader import (
     DatasetSpec,
     Loader,
     Members,
     Recording,
     bouts_between,
-    bouts_of,
+    bouts_where,
     fill_linear,
 )
 from relief_ray.data.synthetic import ecg, make_person, record, write_table
@@ -75,7 +75,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     table = read.astype(np.float32)
     filled = np.stack([fill_linear(table[:, column]) for column in _COLUMN_ORDER], axis=1)
     kept = labels > 0
-    bouts = keep_bouts(bouts_of(labels), kept)
+    bouts = bouts_where(kept, labels)
     return Recording(
         subject=subject,
         signal=filled[kept],

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.formats.common import keep_bouts, missing_classes, read_subject, signature
+from relief_ray.data.formats.common import missing_classes, read_subject, signature
 from relief_ray.data.loader import (
     Codes,
     DatasetSpec,
@@ -25,7 +25,7 @@ from relief_ray.data.loader import (
     Members,
     Recording,
     bouts_between,
-    bouts_of,
+    bouts_where,
     fill_forward,
     fill_linear,
 )
@@ -157,7 +157,7 @@ def _bouts(time_s: Array, labels: Codes, started: Mask, name: str) -> Ints:
         line = int(np.flatnonzero(~(steps > 0))[0]) + 1
         raise UserError(f"{name}, line {line}, column 1: time does not increase, expected one row every 0.01 s")
     breaks = np.cumsum(steps > 0.015)
-    return keep_bouts(bouts_of(labels, breaks, started), (labels > 0) & started)
+    return bouts_where((labels > 0) & started, labels, breaks, started)
 
 
 def _halve(filled: Floats, bouts: Ints) -> tuple[Floats, Ints]:

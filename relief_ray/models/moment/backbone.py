@@ -1,13 +1,12 @@
 """Backbone 2: a frozen MOMENT encoder with LoRA per modality, MDLoRA fusion, a trained head (Section VI-A).
 
 PEFT's LoRA layers sit on q, v, the gated input matrix ``wi_0`` and ``wo`` of every block; one block's adapters are one
-parameter group. ``h_m`` is the mean of the last hidden states; the fusion layer is ``mdlora``; the head is dense:
+parameter group. ``h_m`` is the mean of the last hidden states; the fusion layer is MDLoRA's; the head is dense:
 Linear(D -> D/2) + ReLU + Linear(D/2 -> K). All modalities share the frozen weights, none of them an adapter.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Literal
 
@@ -38,10 +37,9 @@ from relief_ray.models.moment.encoder import (
     Size,
     observed,
     position_bias,
-    samples,
 )
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
-from relief_ray.models.stage import apart, in_order, kind_of, trained_stage
+from relief_ray.models.stage import apart, copied, in_order, trained_stage
 from relief_ray.support.errors import UserError
 
 # MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
@@ -77,7 +75,7 @@ def _fusion(
     parts = []
     for m, weight in zip(modalities, torch.split(a_RF, width, dim=1), strict=True):
         block = ColumnBlock(weight)
-        named = (("lora_A", block.weight, kind_of("lora_A")),)
+        named = [("lora_A", block.weight)]
         parts.append(trained_stage(f"fusion.A.{m}", (f"feature.{m}",), block, "fusion_a", of=named, modality=m))
     shared = SharedB(weights["lora_B.default.weight"], alpha / rank)
     inputs = tuple(stage.spec.id for stage in (*frozen, *(block for block, _ in parts)))
@@ -164,7 +162,27 @@ class MomentConfig(BackboneConfig):
         if engine not in ("naive", "reuse"):
             raise UserError(f"training.engine={engine!r} is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
         require_memory(self, _num_values(self, shape))
-        return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
+        mask_T, modalities = observed(shape.window, self.pad_to), shape.modalities
+        frozen = load_frozen(self.size, self.weights, self.weights_seed, self.revision)
+        width, bias_1HPP = SIZES[self.size].d_model, position_bias(frozen.pipeline, mask_T)
+        frozen_blocks, fusion = _fusion(modalities, width, self.rank, self.alpha, seed)
+        head = _head(width, shape.num_classes, seed + 1)
+        encoders, parts = list[Stage](), list[tuple[Stage, GroupParameters]]()
+        for i, (modality, channels) in enumerate(shape.channels):
+            adapted = _adapted(self, frozen.pipeline, seed + 2 + i)
+            patches, blocks, feature = _encoder(frozen.pipeline, adapted, mask_T, bias_1HPP, modality, channels)
+            encoders += [patches, *apart(blocks)[0], feature]
+            parts += blocks
+        behind, groups = apart([*fusion, *head])
+        largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
+        return Backbone(
+            shape,
+            [*encoders, *frozen_blocks, *behind],
+            in_order([*apart(parts)[1], *groups]),
+            chunk=max(1, _CHUNK_VALUES // largest),
+            facts=_facts(self, frozen, len(modalities), width),
+            warnings=_warnings(self, frozen),
+        )
 
     def frozen_here(self) -> Mapping[str, str | int]:
         """The hash of the encoder's weights that are now on this machine; empty if there are none."""
@@ -183,39 +201,14 @@ def _num_values(config: MomentConfig, shape: InputShape) -> int:
     return modalities * encoder + fusion + half * (width + 1) + shape.num_classes * (half + 1)
 
 
-def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
-    frozen = load_frozen(config.size, config.weights, config.weights_seed, config.revision)
-    width, modalities = SIZES[config.size].d_model, shape.modalities
-    bias_1HPP = position_bias(frozen.pipeline, mask_T)
-    frozen_blocks, fusion = _fusion(modalities, width, config.rank, config.alpha, seed)
-    head = _head(width, shape.num_classes, seed + 1)
-    encoders, parts = list[Stage](), list[tuple[Stage, GroupParameters]]()
-    for i, (modality, channels) in enumerate(shape.channels):
-        adapted = _adapted(config, frozen.pipeline, seed + 2 + i)
-        patches, blocks, feature = _encoder(frozen.pipeline, adapted, mask_T, bias_1HPP, modality, channels)
-        encoders += [patches, *apart(blocks)[0], feature]
-        parts += blocks
-    behind, groups = apart([*fusion, *head])
-    largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
-    return Backbone(
-        shape,
-        [*encoders, *frozen_blocks, *behind],
-        in_order([*apart(parts)[1], *groups]),
-        chunk=max(1, _CHUNK_VALUES // largest),
-        facts=_facts(config, frozen, len(modalities), width),
-        warnings=_warnings(config, frozen),
-    )
-
-
 def _adapted(config: MomentConfig, pipeline: nn.Module, seed: int) -> nn.Module:
     """A copy of the encoder with new PEFT adapters; every frozen tensor is shared."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    tensors = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
     lora = LoraConfig(r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=list(TARGETS))
 
     def build() -> nn.Module:
-        adapted: nn.Module = inject_adapter_in_model(lora, copy.deepcopy(pipeline, dict(tensors)))
+        adapted: nn.Module = inject_adapter_in_model(lora, copied(pipeline))
         return adapted
 
     return seeded(build, seed).eval()
@@ -246,7 +239,7 @@ def _encoder(
             (source,),
             EncoderBlock(block, bias_1HPP),
             "encoder",
-            of=tuple((n, p, kind_of(n)) for n, p in factors),
+            of=factors,
             modality=modality,
             layer=layer,
             frozen=EncoderBlock(frozen, bias_1HPP),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from relief_ray.core.groups import all_finite
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import cache_root
 from relief_ray.support.text import install, pip
 
 Size = Literal["small", "tiny"]
@@ -60,8 +61,10 @@ SIZES: Mapping[Size, Dimensions] = {
 }
 
 
-def samples(window: int, pad_to: int | None) -> int:
-    """Samples of an encoder's input: ``window``, or ``pad_to`` if that is set.
+def observed(window: int, pad_to: int | None) -> Tensor:
+    """Mask of an encoder's input (``pad_to`` or, without it, ``window`` samples): ones for the window's.
+
+    The padding is before them, as in MOMENT.
 
     Raises:
         UserError: no whole patches, padded to less than the window, or more than MOMENT has positions for.
@@ -84,13 +87,8 @@ def samples(window: int, pad_to: int | None) -> int:
             f"backbone moment_lora: windows of {window} samples; expected at most {LONGEST}, where MOMENT's table of "
             f"{POSITIONS} positions ends; set a shorter data.window_s, or take backbone=cnn"
         )
-    return pad_to or window
-
-
-def observed(window: int, length: int) -> Tensor:
-    """Mask (length,): ones for the last ``window`` samples; the padding is before them, as in MOMENT."""
-    mask = torch.zeros(length)
-    mask[length - window :] = 1.0
+    mask = torch.zeros(pad_to or window)
+    mask[-window:] = 1.0
     return mask
 
 
@@ -157,18 +155,27 @@ def position_bias(pipeline: nn.Module, mask_T: Tensor) -> Tensor:
     return (bias + torch.where(seen > 0, 0.0, torch.finfo(torch.float32).min)).contiguous()
 
 
-def assemble(
-    config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, repair: str = "fetch the weights again"
-) -> nn.Module:
+def repair_advice(folder: Path) -> str:
+    """Advice on how to replace a folder's damaged encoder."""
+    return f"delete {folder}: it is drawn again" if is_drawn_here(folder) else "fetch the weights again"
+
+
+def is_drawn_here(folder: Path) -> bool:
+    """Whether the folder is the cache's place of a drawn encoder, whatever is left of its files."""
+    in_cache = folder.resolve().parent == (cache_root() / "moment").resolve()
+    return in_cache and re.fullmatch(r"(?:small|tiny)-random-\d+-.*", folder.name) is not None
+
+
+def assemble(config: Mapping[str, object], tensors: Mapping[str, Tensor], source: Path) -> nn.Module:
     """Build the pipeline on top of memory-mapped tensors, all frozen.
 
-    ``repair``: advice in error messages on how to get sound weights.
+    ``source``: the tensors' file, for messages.
 
     Raises:
         UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
             floating-point numbers.
     """
-    pipeline = _on_meta(config, source, repair)
+    pipeline, repair = _on_meta(config, source), repair_advice(source.parent)
     expected = pipeline.state_dict()
     missing = [k for k in expected if k not in tensors]
     wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
@@ -187,14 +194,14 @@ def assemble(
     return pipeline.requires_grad_(False)
 
 
-def _on_meta(config: Mapping[str, object], source: str, repair: str) -> nn.Module:
+def _on_meta(config: Mapping[str, object], source: Path) -> nn.Module:
     try:
         with torch.device("meta"):
             return build_pipeline(config)
     except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
         raise UserError(
             f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
-            f"that its save_pretrained wrote; {repair}"
+            f"that its save_pretrained wrote; {repair_advice(source.parent)}"
         ) from error
 
 
@@ -306,10 +313,8 @@ _PIPELINE_FIELDS: Mapping[str, int | bool] = {
 }
 
 
-def read_config(folder: Path, expected: Dimensions, repair: str = "fetch the weights again") -> dict[str, object]:
+def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
     """Read ``config.json`` and check it against the chosen size and MOMENT's function.
-
-    ``repair``: advice in error messages on how to get a sound file.
 
     Raises:
         UserError: no such file, no JSON, or another encoder.
@@ -323,7 +328,8 @@ def read_config(folder: Path, expected: Dimensions, repair: str = "fetch the wei
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"backbone.weights={folder}: {CONFIG} is missing or not MOMENT's ({error!r}); "
-            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; {repair}"
+            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; "
+            f"{repair_advice(folder)}"
         ) from error
     wanted = {k: getattr(expected, k) for k in SHAPE}
     shape = {k: t5.get(k) for k in wanted}

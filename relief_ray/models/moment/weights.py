@@ -29,11 +29,13 @@ from relief_ray.models.moment.encoder import (
     assemble,
     build_pipeline,
     enough_memory,
+    is_drawn_here,
     plain_config,
     read_config,
+    repair_advice,
     require_momentfm,
 )
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, first_line
 from relief_ray.support.files import cache_root, folder_atomic
 
 _HUB_ID = "AutonLab/MOMENT-1-small"
@@ -143,11 +145,10 @@ def download(name: str, revision: str | None = None) -> Path:
     try:
         paths = [Path(hf_hub_download(name, file, revision=revision)) for file in FILES]
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"backbone.weights={name!r}: no such folder here, and the hub did not deliver "
-            f"{'it' if revision is None else f'revision {revision!r}'} ({reason}); download it elsewhere and give its "
-            "folder, or take backbone.weights=random"
+            f"{'it' if revision is None else f'revision {revision!r}'} ({first_line(error)}); download it elsewhere "
+            "and give its folder, or take backbone.weights=random"
         ) from error
     return paths[0].parent
 
@@ -192,13 +193,12 @@ def _sha256(size: Size, folder: Path, changed: tuple[tuple[int, int], ...]) -> s
 
 def _assembled(size: Size, folder: Path) -> tuple[dict[str, object], nn.Module]:
     """The ``config.json`` of a folder and the encoder of its files, both checked."""
-    path, repair = folder / FILES[1], _repair_advice(folder)
-    config = read_config(folder, SIZES[size], repair)
-    return config, assemble(config, map_tensors(path, repair), str(path), repair)
+    path, config = folder / FILES[1], read_config(folder, SIZES[size])
+    return config, assemble(config, map_tensors(path), path)
 
 
-def map_tensors(path: Path, repair: str = "fetch the weights again") -> dict[str, Tensor]:
-    """Map the file's tensors, without token table and heads. ``repair``: advice in error messages on a damaged file.
+def map_tensors(path: Path) -> dict[str, Tensor]:
+    """Map the file's tensors, without token table and heads.
 
     Raises:
         UserError: no such file, or not safetensors.
@@ -210,7 +210,7 @@ def map_tensors(path: Path, repair: str = "fetch the weights again") -> dict[str
             names = [k for k in file.keys() if not k.startswith(("encoder.embed_tokens", "shared", "head."))]
             return {k: file.get_tensor(k) for k in names}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be read as safetensors ({error}); {repair}") from error
+        raise UserError(f"{path}: cannot be read as safetensors ({error}); {repair_advice(path.parent)}") from error
 
 
 def digest(pipeline: nn.Module) -> str:
@@ -261,27 +261,16 @@ def _refuse_changed(folder: Path, config: Mapping[str, object], found: str) -> N
         UserError: its tensors have another digest than the one noted beside them.
     """
     expected = config.get(DRAWN)
-    if found == expected or (expected is None and not _is_drawn_here(folder)):
+    if found == expected or (expected is None and not is_drawn_here(folder)):
         return
-    repair = _repair_advice(folder)
-    if not _is_drawn_here(folder):
+    repair = repair_advice(folder)
+    if not is_drawn_here(folder):
         repair += f"; or, if you have trained this encoder, remove {MARK} and {DRAWN} from its {CONFIG}"
     wanted = "one that is missing" if expected is None else str(expected)[:12]
     raise UserError(
         f"{folder / FILES[1]}: not the random encoder that was drawn: its tensors have the sha256 {found[:12]}, "
         f"expected {wanted} ({DRAWN} in {CONFIG}); {repair}"
     )
-
-
-def _repair_advice(folder: Path) -> str:
-    """Advice on how to replace a folder's damaged encoder."""
-    return f"delete {folder}: it is drawn again" if _is_drawn_here(folder) else "fetch the weights again"
-
-
-def _is_drawn_here(folder: Path) -> bool:
-    """Whether the folder is the cache's place of a drawn encoder, whatever is left of its files."""
-    in_cache = folder.resolve().parent == (cache_root() / "moment").resolve()
-    return in_cache and re.fullmatch(r"(?:small|tiny)-random-\d+-.*", folder.name) is not None
 
 
 def random_target(size: Size, weights_seed: int) -> Path:
