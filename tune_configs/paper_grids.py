@@ -58,16 +58,12 @@ ABLATION = Spec(
 2 backbones, 2 datasets, both readings of a missing modality, 3 replicates."""
 
 
-def _clients(number: int) -> Level:
-    return Level(name=f"n{number}", settings={"data.num_clients": number})
-
-
 # One factor at a time; the moderate gap with one client per subject is the common point.
 _FACTORS = (
     Level(name="moderate"),
     Level(name="gap10", settings={"fleet.gap": 10.0}),
     Level(name="gap100", settings={"fleet.gap": 100.0}),
-    *(_clients(number) for number in (20, 50, 100)),
+    *(Level(name=f"n{number}", settings={"data.num_clients": number}) for number in (20, 50, 100)),
 )
 
 

@@ -9,8 +9,7 @@ validation windows of one fold come from subjects that the other folds test on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,26 +66,35 @@ def _crossed(
     )
 
 
-SEARCH_LR = Spec(
-    name="search_lr",
-    title="five learning rates x three values of one parameter for every method, validation data only",
-    methods=METHODS,
-    axes=(backbones(CNN),),
-    own={method: tries(method) for method in METHODS},
-    tries=tries,
-    seeds=(1000,),
-    settings={**PAPER, "evaluation.parts": ["validation"]},
-    is_search=True,
+def _search(name: str, title: str, tries: Callable[[str], tuple[Level, ...]], *seeds: int) -> Spec:
+    """A search with these tries, also of a method that a user adds."""
+    return Spec(
+        name=name,
+        title=title,
+        methods=METHODS,
+        axes=(backbones(CNN),),
+        own={method: tries(method) for method in METHODS},
+        tries=tries,
+        seeds=seeds,
+        settings={**PAPER, "evaluation.parts": ["validation"]},
+        is_search=True,
+    )
+
+
+SEARCH_LR = _search(
+    "search_lr",
+    "five learning rates x three values of one parameter for every method, validation data only",
+    tries,
+    1000,
 )
 """11 methods and V1 to V3, 15 tries each, one seed that no table uses; the test part stays closed."""
 
 
-SEARCH_SGD = replace(
-    SEARCH_LR,
-    name="search_sgd",
-    title="five learning rates of SGD x three values of one parameter for every method, validation data only",
-    own={method: _sgd_tries(method) for method in METHODS},
-    tries=_sgd_tries,
+SEARCH_SGD = _search(
+    "search_sgd",
+    "five learning rates of SGD x three values of one parameter for every method, validation data only",
+    _sgd_tries,
+    1000,
 )
 """``search_lr`` with SGD (momentum 0.9, gradients clipped to norm 1) and its own five rates; same seeds."""
 
@@ -99,13 +107,12 @@ def _optimizer_tries(method: str) -> tuple[Level, ...]:
     )
 
 
-SEARCH_OPTIMIZER = replace(
-    SEARCH_LR,
-    name="search_optimizer",
-    title="Adam or SGD at three rates each for every method, validation data only",
-    own={method: _optimizer_tries(method) for method in METHODS},
-    tries=_optimizer_tries,
-    seeds=(1000, 1001),
+SEARCH_OPTIMIZER = _search(
+    "search_optimizer",
+    "Adam or SGD at three rates each for every method, validation data only",
+    _optimizer_tries,
+    1000,
+    1001,
 )
 """Adam or SGD, three rates of each, for 11 methods and V1 to V3; two seeds that no table uses, validation data."""
 

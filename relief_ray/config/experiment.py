@@ -52,9 +52,9 @@ from relief_ray.plugins.load import (
     path_of,
     what_to_type,
 )
-from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.identity import NOT_DECIDING, why_closed
 from relief_ray.records.metrics import own_metrics
-from relief_ray.records.schema import Recorded
+from relief_ray.records.schema import Recorded, RunFacts
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
@@ -303,7 +303,7 @@ class ExperimentConfig(FrozenConfig):
         if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
             if is_path(name):
                 return _buildable(configured(value, "strategy", StrategyConfig))
-            value = dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
+            value = preset(name).model_dump() | {k: v for k, v in value.items() if k != "name"}
         return value if isinstance(value, StrategyConfig) else strictly(_KNOWN, value)
 
     @field_validator("metrics", mode="before")
@@ -450,13 +450,11 @@ def _as_value(name: str) -> str:
 @cache
 def all_keys() -> tuple[Key, ...]:
     """Every key of the configuration: the common ones, then those of every method and every backbone."""
-    sections = ("backbone" if issubclass(kind, BackboneConfig) else "strategy" for kind in _CLASSES.values())
-    chosen = zip(sections, _CLASSES.items(), strict=True)
-    return (*keys_of(ExperimentConfig), *(k for at, (name, kind) in chosen for k in keys_of(kind, f"{at}.", name)))
+    return (*keys_of(ExperimentConfig), *(key for name, kind in _CLASSES.items() for key in own_keys(kind, name)))
 
 
 def own_keys(kind: type, path: str) -> tuple[Key, ...]:
-    """Keys of a user's method or backbone, the class at the import path ``path``, inherited ones included.
+    """Keys of a method or backbone alone, inherited ones included; ``path``: its name, or its class's import path.
 
     Raises:
         UserError: it is neither.
@@ -499,6 +497,15 @@ def parse(values: Mapping[str, object], where: str = "configuration", why: str =
         raise UserError(f"{where}: {error}") from error
 
 
+def recorded_config(run: RunFacts, where: str, settings: Iterable[Setting] = ()) -> ExperimentConfig:
+    """Check the configuration of a run's record, changed by settings; its own code is imported where that may be.
+
+    Raises:
+        UserError: as ``parse``, or a setting leads through something that is no section.
+    """
+    return parse(assign(run.config, settings), where, why_closed(run.config, run.own_sources))
+
+
 def as_read(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     """Parse a record's settings again, so that equal identities give equal values.
 
@@ -520,7 +527,7 @@ def _own_keys(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
         if isinstance(name, str) and is_path(name):
             with suppress(UserError):  # which the error says already
                 found = load_kind(name, section, base)
-                own[section] = tuple(keys_of(found if isinstance(found, type) else type(found), f"{section}.", name))
+                own[section] = own_keys(found if isinstance(found, type) else type(found), name)
     return own
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, recorded_config
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import (
     ClientView,
@@ -31,9 +31,8 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import refuse_contradicted
 from relief_ray.records.checkpoint import Averages
-from relief_ray.records.identity import why_closed
 from relief_ray.records.metrics import macro_f1, summarise
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError, nearest
@@ -231,13 +230,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") 
     Raises:
         UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
-    run = read_run(path)
-    why = why_closed(run.config, run.own_sources)
-    config = parse(run.config, str(path / "run.json"), why)
-    setup = as_begun(run, path, config)
-    point = checkpoint.load(path, binding_of(setup, run), saved_round(path, run))
-    assert point is not None
-    refuse_contradicted(path, run)
+    run, setup, point = open_saved(path)
     use_threads(setup.job.num_threads)
     inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])
@@ -245,7 +238,23 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test") 
     return _scores(job, run.strategy, inputs, sets, point.round)
 
 
-def saved_round(run_folder: Path, run: RunRecord, round_: int | None = None) -> int:
+def open_saved(path: Path, round_: int | None = None) -> tuple[RunRecord, Setup, checkpoint.Checkpoint]:
+    """Return a run's record, its setup, and its checkpoint of ``round_``, or the newest (None).
+
+    Raises:
+        UserError: no such checkpoint, a damaged one, or other data or encoder than the run's.
+    """
+    run = read_run(path)
+    saved = _saved_round(path, run, round_)
+    setup = as_begun(run, path, recorded_config(run, str(path / RUN_FILE)))
+    point = checkpoint.load(path, binding_of(setup, run), saved)
+    if round_ is None:
+        refuse_contradicted(path, run)
+    assert point is not None
+    return run, setup, point
+
+
+def _saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
     """Return the round of the checkpoint to read: ``round_``, or the newest (None).
 
     Raises:

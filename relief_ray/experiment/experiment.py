@@ -14,20 +14,18 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Protocol, runtime_checkable
 
-from pydantic import JsonValue
-
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundResult, RoundVoid, run_round
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
-from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
+from relief_ray.experiment.evaluation import advanced, client_views, evaluation_inputs, is_tested
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import UntrainedGroups, binding_of, round_record, speedup_at_paper
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
 from relief_ray.records.cells import refuse_linked
-from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
+from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.facts import LeftOutLog
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, restore
@@ -76,23 +74,22 @@ class Experiment:
         setup = self.setup
         self.binding = binding_of(setup, self.folder.run)
         restored = restore(self.folder, self.binding)
-        point, last, self.repairs = restored.checkpoint, restored.last, restored.repairs
-        self.store = CheckpointStateStore(point.clients if point else {})
-        fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
-        self.state = point.state if point else fresh()
-        self.averages = point.averages if point else NO_AVERAGES
+        last, self.repairs = restored.last, restored.repairs
+        point = restored.checkpoint or Checkpoint(
+            round=0, state=setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+        )
+        self.store = CheckpointStateStore(point.clients)
+        self.state, self.averages = point.state, point.averages
         self.totals: Mapping[str, Totals] = last.totals if last else {}
         self.target_s = deadline_s(setup)
-        self.next_round = point.round + 1 if point else 1
-        self.saved_round = self.next_round - 1
+        self.saved_round, self.next_round = point.round, point.round + 1
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
-        tally = point.tally if point else NO_TALLY
         self.left_out = LeftOutLog(
-            entries={(e.client, e.cause): e for e in tally.left_out}, last=last.left_out if last else {}
+            entries={(e.client, e.cause): e for e in point.tally.left_out}, last=last.left_out if last else {}
         )
         self.untrained = UntrainedGroups(
-            layout=setup.fedavg.counter.layout, name=setup.config.label(), missed=dict(tally.untrained)
+            layout=setup.fedavg.counter.layout, name=setup.config.label(), missed=dict(point.tally.untrained)
         )
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
@@ -103,7 +100,7 @@ class Experiment:
         Raises:
             RoundVoid: too few clients returned a usable update; the run can be resumed.
         """
-        self.folder.update(status="running", runtime=self._where(), note="", left_out=_rows(self.left_out))
+        self.folder.update(status="running", runtime=self._where(), note="", left_out=self.left_out.summary())
         status: RunStatus = "failed"
         note, left_out = "", self.left_out
         try:
@@ -124,7 +121,7 @@ class Experiment:
             with suppress(UserError):  # another error is being raised already
                 self.saver.wait()
             run = self.folder.update(
-                status=status, finished=now(), note=note, runtime=self._where(), left_out=_rows(left_out)
+                status=status, finished=now(), note=note, runtime=self._where(), left_out=left_out.summary()
             )
         return run
 
@@ -195,7 +192,7 @@ class Experiment:
         return Checkpoint(
             round=self.next_round - 1,
             state=self.state,
-            clients=dict(self.store.committed),
+            clients=self.store.committed,
             averages=self.averages,
             tally=Tally(untrained=dict(self.untrained.missed), left_out=self.left_out.summary()),
         )
@@ -229,11 +226,6 @@ class Experiment:
             sensors, own = setup.fleet.modalities, setup.metrics
             metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, sensors, own)
         return metrics
-
-
-def _rows(log: LeftOutLog) -> list[JsonValue]:
-    """The log as ``run.json`` has it."""
-    return [entry.model_dump(mode="json") for entry in log.summary()]
 
 
 @runtime_checkable

@@ -12,21 +12,17 @@ from pydantic import JsonValue
 from safetensors.torch import save_file
 from torch import Tensor, cat
 
-from relief_ray.config.experiment import parse
 from relief_ray.core.groups import Params
-from relief_ray.experiment.evaluation import evaluation_inputs, saved_round, served
-from relief_ray.experiment.lifecycle import as_begun
-from relief_ray.experiment.recording import binding_of
+from relief_ray.experiment.evaluation import evaluation_inputs, open_saved, served
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
-from relief_ray.records.cells import refuse_contradicted
-from relief_ray.records.checkpoint import Checkpoint, load
-from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256, why_closed
-from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.checkpoint import Checkpoint
+from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic
@@ -185,16 +181,8 @@ def export_model(
         UserError: no run, no such checkpoint, no common model, other data or weights than the run's; ``out`` is not
             empty or cannot be written.
     """
-    run = read_run(run_folder)
     _refuse_full(out)
-    saved = saved_round(run_folder, run, round_)
-    why = why_closed(run.config, run.own_sources)
-    config = parse(run.config, str(run_folder / RUN_FILE), why)
-    setup = as_begun(run, run_folder, config)
-    point = load(run_folder, binding_of(setup, run), saved)
-    if round_ is None:
-        refuse_contradicted(run_folder, run)
-    assert point is not None
+    run, setup, point = open_saved(run_folder, round_)
     params = common_model(setup, point, run_folder)
     facts = _provenance(run, setup, params, run_folder, point.round)
     with disk_errors(out, "write the model"):

@@ -16,7 +16,7 @@ from relief_ray.experiment.recording import calibration_of, run_record
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import differing_facts
 from relief_ray.records.identity import other_program
-from relief_ray.records.run_folder import RunFolder, read_run
+from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_run
 from relief_ray.records.schema import RunFacts, RunRecord
 from relief_ray.support.errors import UserError, option
 from relief_ray.support.process import choose_device
@@ -52,7 +52,7 @@ def reopen(path: Path, *, runtime: RuntimeConfig | None = None, other_code: bool
             this version.
     """
     run = read_run(path)
-    config = parse(run.config, str(path / "run.json"))
+    config = parse(run.config, str(path / RUN_FILE))
     if runtime is not None:
         config = config.model_copy(update={"runtime": runtime})
     why = other_program(run)

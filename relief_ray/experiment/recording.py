@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
-from types import MappingProxyType
 
 from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig
@@ -209,10 +208,10 @@ def round_record(
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
-    deadline_s: float | None = None,
-    speedup_paper: float | None = None,
-    left_out: Mapping[int, LeftOutFacts] = MappingProxyType({}),
-    warnings: tuple[str, ...] = (),
+    deadline_s: float | None,
+    speedup_paper: float | None,
+    left_out: Mapping[int, LeftOutFacts],
+    warnings: tuple[str, ...],
 ) -> RoundRecord:
     """Build a round's record.
 
@@ -345,28 +344,15 @@ def _speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCos
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
     """Convert FedAvg's costs by time model, without its clients."""
-    return {
-        name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j, compute_s=c.compute_s, link_share=c.link_share)
-        for name, c in reference.items()
-    }
-
-
-def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Convert facts to plain JSON values.
-
-    Raises:
-        TypeError: a value that JSON does not have.
-    """
-    values: dict[str, JsonValue] = json.loads(json.dumps(facts))
-    return values
+    return {name: FedAvgRecord.model_validate(cost, from_attributes=True) for name, cost in reference.items()}
 
 
 def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
     """Build the record of a run that has not begun its first round; ``parent``: the grid it is a cell of."""
-    config = setup.config
-    reference = {name: c.model_dump() for name, c in fedavg_records(setup.reference).items()}
+    config, identity = setup.config, setup.config.identity()
+    reference = fedavg_records(setup.reference)
     return RunRecord(
-        cell=cell_id(config.identity(), setup.data.digest),
+        cell=cell_id(identity, setup.data.digest),
         name=config.name,
         strategy=config.label(),
         method=facts_of(config.strategy, config.label()),
@@ -374,7 +360,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         groups=setup.layout.ids,
         devices={name: kind.power for name, kind in setup.types.items()},
         config=config.model_dump(mode="json"),
-        config_hash=config_hash(config.identity()),
+        config_hash=config_hash(identity),
         data_digest=setup.data.digest,
         data_origin=setup.data.origin,
         data_folder=setup.data_folder,
@@ -386,15 +372,9 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
         engine=setup.engine,
         planning_model=config.costs.planning_time,
-        coverage=as_json(setup.data.coverage),
-        fleet=as_json(
-            {
-                "modalities": setup.fleet.modalities,
-                "types": setup.fleet.types,
-                "clients": [asdict(c) for c in setup.fleet.clients],
-            }
-        ),
-        budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
+        coverage=to_jsonable_python(setup.data.coverage),
+        fleet=to_jsonable_python({key: getattr(setup.fleet, key) for key in ("modalities", "types", "clients")}),
+        budget=to_jsonable_python({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=calibration_of(setup),
         backbone=dict(setup.frozen),
         warnings=setup.warnings,
@@ -417,5 +397,7 @@ def binding_of(setup: Setup, run: RunRecord) -> Binding:
 
 def calibration_of(setup: Setup) -> dict[str, JsonValue]:
     """The parameters of every clock, a device profile in full, and whether they were fitted or given."""
-    clocks = {name: clock.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
-    return as_json({"origin": "given" if setup.config.costs.utilisation else "FITTED", "clocks": clocks})
+    return {
+        "origin": "given" if setup.config.costs.utilisation else "FITTED",
+        "clocks": {name: clock.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()},
+    }

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal
 
-from relief_ray.config.experiment import assign, parse
+from relief_ray.config.experiment import recorded_config
 from relief_ray.experiment.experiment import OnRound, ignore, run_opened
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.committed import CommittedCell, condense
-from relief_ray.records.identity import other_processor, other_program, why_closed
+from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import Metrics
 from relief_ray.support.errors import Setting, UserError
@@ -65,9 +66,7 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
         UserError: its data are not here, or this version cannot read its configuration.
     """
     here = {"runtime.mode": "inline", "runtime.address": None, "tracking.enabled": False, "tracking.uri": None}
-    settings = [Setting(key, value) for key, value in here.items()]
-    why = why_closed(cell.config, cell.own_sources)
-    config = parse(assign(cell.config, settings), "the committed cell", why)
+    config = recorded_config(cell, "the committed cell", starmap(Setting, here.items()))
     use_threads(cell.machine.num_threads)
     setup = prepare(config, engine=stored_engine(cell))
     if setup.data.digest != cell.data_digest:

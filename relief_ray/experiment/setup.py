@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -321,11 +321,6 @@ class Setup(Planned):
     data_warnings: tuple[str, ...] = ()
     data_folder: str = ""
 
-    @property
-    def data_notes(self) -> tuple[str, ...]:
-        """``data_warnings`` as lines that name the dataset."""
-        return tuple(f"data {self.config.data.name}: {text}" for text in self.data_warnings)
-
 
 def choose_engine(config: ExperimentConfig) -> Engine:
     """Choose the engine: the backbone's fastest that works here, else reuse, or as ``training.engine`` says.
@@ -433,11 +428,8 @@ def assemble(
     for name, function in metrics.items():  # a fault is told before the first round
         own_value(name, function, np.ones((backbone.shape.num_classes,) * 2, dtype=np.int64))
     return Setup(
-        config=config,
+        **{each.name: getattr(model, each.name) for each in fields(Planned)},
         data=data,
-        fleet=fleet,
-        types=types,
-        layout=model.layout,
         num_own_values=model.plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
@@ -445,12 +437,6 @@ def assemble(
             *_warnings(backbone, config, engine),
             *foreign_profile(config, backbone.shape, model.accountant.clocks),
         ),
-        strategy=model.strategy,
-        engine=engine,
-        planner=model.planner,
-        accountant=model.accountant,
-        fedavg=model.fedavg,
-        received=model.received,
         reference=model.fedavg_reference(),
         rare=fleet.rare(),
         metrics=metrics,

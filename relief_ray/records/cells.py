@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
@@ -17,11 +17,20 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from pydantic_core import ErrorDetails
 
 from relief_ray.plugins.parts import OwnParts
-from relief_ray.records.checkpoint import AGAIN, generations, newest_model, round_of
+from relief_ray.records.checkpoint import AGAIN, last_saved, named, newest_model
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
+from relief_ray.records.run_folder import (
+    ERROR_FILE,
+    ROUNDS_FILE,
+    RUN_FILE,
+    behind,
+    is_done,
+    other_model,
+    read_rounds,
+    read_run,
+)
 from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, plain, shown
 from relief_ray.support.files import (
@@ -139,20 +148,10 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     path = folder / ROUNDS_FILE
     try:
         lines = _scanned(path, LineFormat.of(run), stamp(path) if path.exists() else "")
-        state = replace(_judge(folder, run, lines.rounds.numbers), rounds=lines.rounds)
-        if state.status == "done" and (why := _model_conflict(folder, lines.rounds)):
-            return replace(state, status="failed", why=why)
+        status, why = _judge(folder, run, lines)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
-    if state.status in ("done", "running"):
-        return state
-    if lines.torn and run.status == "done":
-        return replace(state, why=f"{state.why}; {lines.torn}")
-    if lines.damage:
-        return replace(state, status="failed", why=lines.damage)
-    if state.status == "interrupted" and (lacks := _lacks(lines, folder)):
-        return replace(state, why="; ".join(filter(None, (state.why, f"{folder / ROUNDS_FILE}: {lacks}"))))
-    return state
+    return CellState(status=status, why=why, num_rounds=len(lines.rounds), run=run, rounds=lines.rounds)
 
 
 def refuse_linked(cell: Path) -> None:
@@ -174,7 +173,7 @@ def refuse_contradicted(folder: Path, run: RunRecord) -> None:
     if run.status == "done":
         if (state := status_of(folder, run)).status == "failed":
             raise UserError(state.why)
-    elif why := _behind(read_rounds(folder, run).numbers, _last_saved(folder)):
+    elif why := behind(read_rounds(folder, run).numbers, last_saved(folder)):
         raise UserError(f"{folder / ROUNDS_FILE}: {why}; {AGAIN}")
 
 
@@ -182,19 +181,7 @@ def _lacks(lines: LedgerLines, folder: Path) -> str:
     """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
     if lines.torn:
         return f"{lines.torn}; a resume cuts it off"
-    return _behind(lines.rounds.numbers, _last_saved(folder))
-
-
-def _last_saved(folder: Path) -> int:
-    return max(map(round_of, generations(folder)), default=0)
-
-
-def _behind(numbers: Sequence[int], saved: int) -> str:
-    """Return what a ledger lacks of the round ``saved``, whose line was on the disk before its checkpoint was begun."""
-    if saved <= max(numbers, default=0):
-        return ""
-    last = f"round {numbers[-1]}" if numbers else "no round"
-    return f"ends with {last}, expected round {saved} of the checkpoint"
+    return behind(lines.rounds.numbers, last_saved(folder))
 
 
 def _model_conflict(folder: Path, rounds: Rounds) -> str:
@@ -214,30 +201,30 @@ def _model_conflict(folder: Path, rounds: Rounds) -> str:
     return f"{folder}: the ledger lacks round {round_} of the checkpoint; expected one run's files; restore both"
 
 
-def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState[None]:
-    """Decide the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
-
-    def state(status: Status, why: str = "") -> CellState[None]:
-        return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
-
-    if is_done(run, rounds):
-        return state("done")
-    planned = run.config.get("rounds")
-    last = f"round {rounds[-1]}" if rounds else "no round"
+def _judge(folder: Path, run: RunRecord, lines: LedgerLines) -> tuple[Status, str]:
+    """Return the status of a run whose record and ledger could be read, and why."""
+    path, numbers = folder / ROUNDS_FILE, lines.rounds.numbers
+    if is_done(run, numbers):
+        conflict = _model_conflict(folder, lines.rounds)
+        return ("failed" if conflict else "done"), conflict
     if run.status == "done":
-        return state(
-            "failed",
-            f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {planned or '?'} rounds), expected round "
-            f"{planned} of a finished run; restore the file, or remove the folder and resume",
+        planned = run.config.get("rounds")
+        why = (
+            f"{path}: ends with {named(max(numbers, default=0))} ({len(numbers)} of {planned or '?'} rounds), expected "
+            f"round {planned} of a finished run; restore the file, or remove the folder and resume"
         )
+        return "failed", "; ".join(filter(None, (why, lines.torn)))
     if is_folder_locked(folder):
-        return state("running")
+        return "running", ""
+    if lines.damage:
+        return "failed", lines.damage
     if run.status == "stopped":
-        return state("stopped", run.note)
+        return "stopped", run.note
     error = read_error(folder)
     if error is not None or run.status == "failed":
-        return state("failed", error or run.note or "the run failed")
-    return state("interrupted", run.note)
+        return "failed", error or run.note or "the run failed"
+    lacks = _lacks(lines, folder)
+    return "interrupted", "; ".join(filter(None, (run.note, lacks and f"{path}: {lacks}")))
 
 
 @lru_cache(maxsize=4096)
@@ -572,10 +559,6 @@ def read_plan_file(path: Path) -> PlanFile:
         ) from error
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
-
-
 def write_plan_file(path: Path, plan: PlanFile) -> None:
     """Write a plan; fields that are empty (a run's title and setting) are left out."""
     write_atomic(path, page_of(plan, exclude_defaults=True))
@@ -594,7 +577,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     """
     runs: list[Path] = []
     for folder in folders:
-        inside = [folder] if (folder / RUN_FILE).exists() else _run_folders(folder)
+        below = folder.glob(f"*/{RUN_FILE}")
+        inside = [folder] if (folder / RUN_FILE).exists() else sorted(path.parent for path in below)
         if not inside:
             raise UserError(
                 f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"

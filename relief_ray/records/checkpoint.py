@@ -113,9 +113,6 @@ class Tally(Record):
     left_out: tuple[LeftOutRecord, ...] = ()
 
 
-NO_TALLY = Tally()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """Everything that the next round depends on, and its test.
@@ -134,7 +131,7 @@ class Checkpoint:
     state: ServerState
     clients: States = field(default_factory=dict)
     averages: Averages = field(default_factory=Averages)
-    tally: Tally = NO_TALLY
+    tally: Tally = field(default_factory=Tally)
     skipped: tuple[str, ...] = ()
     model_sha256: str = ""
 
@@ -212,7 +209,7 @@ def load(
         if round_ not in (None, round_of(path)):
             continue
         if newest is not None and round_of(path) > newest:
-            skipped.append(f"{path.name}: the ledger ends with {'no round' if newest < 0 else f'round {newest}'}")
+            skipped.append(f"{path.name}: the ledger ends with {named(newest)}")
             continue
         try:
             manifest = _read_manifest(path / MANIFEST_FILE)
@@ -256,6 +253,16 @@ def generations(run_folder: Path) -> tuple[Path, ...]:
 def round_of(path: Path) -> int:
     """Return the round of a generation's folder."""
     return int(path.name.removeprefix("round-"))
+
+
+def last_saved(run_folder: Path) -> int:
+    """Return the last round that a run has a checkpoint of; 0 without one."""
+    return max(map(round_of, generations(run_folder)), default=0)
+
+
+def named(round_: int) -> str:
+    """``round 3``; ``no round`` of 0."""
+    return f"round {round_}" if round_ else "no round"
 
 
 def _key(*names: str) -> str:

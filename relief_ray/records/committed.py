@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from relief_ray.core.messages import BOOTSTRAP, StageTimes
-from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
+from relief_ray.records.facts import DataFacts, data_facts, warnings_of
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
@@ -169,12 +169,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         metrics=None if last is None else last.model_copy(update={"confusion": ()}),
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
-        warnings=(
-            *run.data_notes,
-            *run.warnings,
-            *(w for r in rounds for w in r.warnings),
-            *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),
-        ),
+        warnings=warnings_of(run, rounds, run.name),
         means=means_of(run, rounds, run.planning_model),
         chance=None if last is None else chance_f1(last.confusion),
         data=None if run.method.pooled else data_facts(run),

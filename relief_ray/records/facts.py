@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -171,3 +171,9 @@ def _place(round_: int, client: ClientId, left: LeftOutFacts) -> str:
     """``round 5: without client 3 (type A)``; ``round 5: still without client 3 (type A), since round 2``."""
     who = f"without client {client} (type {left.device})"
     return f"round {round_}: " + (who if left.since == round_ else f"still {who}, since round {left.since}")
+
+
+def warnings_of(run: RunRecord, rounds: Sequence[RoundRecord], who: str) -> tuple[str, ...]:
+    """Warnings about a run's data, of its start and of its rounds, and whom its rounds went on without."""
+    missing = (f"{who}: {sentence(entry)}" for entry in left_out_of(rounds))
+    return (*run.data_notes, *run.warnings, *(w for r in rounds for w in r.warnings), *missing)

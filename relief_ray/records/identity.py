@@ -23,7 +23,7 @@ from torch import Tensor
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import ONLY_A_RECORD, OWN_CODE, digests, modules_of
-from relief_ray.records.schema import Machine, RunFacts, section
+from relief_ray.records.schema import Machine, RunFacts, config_value
 from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, sha256_of
 from relief_ray.support.masking import mask_text, redact
@@ -33,8 +33,8 @@ PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
 NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice", "replicate"})
 
-# Sections and keys of addresses.
-_ADDRESSES = (("runtime", "address"), ("runtime", "mirror"), ("tracking", "uri"))
+# Keys of addresses.
+_ADDRESSES = ("runtime.address", "runtime.mirror", "tracking.uri")
 _SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 
 
@@ -135,7 +135,7 @@ def verdict_on(target: str, own_sources: Mapping[str, str]) -> str:
 
 def addresses_in(settings: Mapping[str, Any]) -> dict[str, str]:
     """Addresses that a configuration names, without credentials, by key: runs or records go there."""
-    named = {f"{part}.{key}": section(settings, part).get(key) for part, key in _ADDRESSES}
+    named = {key: config_value(settings, key) for key in _ADDRESSES}
     return {key: mask_text(address) for key, address in named.items() if isinstance(address, str)}
 
 
@@ -208,9 +208,10 @@ def other_processor(run: RunFacts) -> str | None:
 
 def _files_here(config: Mapping[str, JsonValue]) -> dict[str, str]:
     """Sha256 by file of the user's strategy, backbone, dataset, clock and metrics that a stored configuration names."""
-    keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
     metrics = config.get("metrics")
-    names = [section(config, name).get(key) for name, key in keys]
+    names = [
+        config_value(config, key) for key in ("strategy.name", "backbone.name", "data.name", "costs.planning_time")
+    ]
     return digests(modules_of([*names, *(metrics if isinstance(metrics, list) else [])]))
 
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from relief_ray.records import checkpoint
 from relief_ray.records.ledger import LedgerLines, LineFormat, Rounds, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
@@ -159,7 +157,7 @@ class RunFolder:
             lock.release()
             raise
 
-    def update(self, **changes: JsonValue) -> RunRecord:
+    def update(self, **changes: object) -> RunRecord:
         """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record.
 
         Raises:
@@ -214,20 +212,16 @@ class RunFolder:
     def _scan(self) -> LedgerLines:
         return scan(self.path / ROUNDS_FILE, self._format)
 
-    def rewind(self, round_: int | None) -> Rounds:
-        """Drop the rounds after ``round_``, the checkpoint's (None: all), and return the others.
+    def rewind(self, round_: int) -> Rounds:
+        """Drop the rounds after ``round_``, the checkpoint's (0: all), and return the others.
 
         Raises:
             UserError: the ledger ends before that round.
         """
         recorded = self.rounds()
-        kept = recorded.where(lambda number: round_ is not None and number <= round_)
-        if round_ is not None and (not kept or kept.numbers[-1] != round_):
-            last = f"round {kept.numbers[-1]}" if kept else "no round"
-            raise UserError(
-                f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
-                "restore the file or run the cell again"
-            )
+        if why := behind(recorded.numbers, round_):
+            raise UserError(f"{self.path / ROUNDS_FILE}: {why}; restore the file or run the cell again")
+        kept = recorded.where(lambda number: number <= round_)
         with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
             if len(kept) < len(recorded):
                 os.ftruncate(self._fd, recorded.places[len(kept)].start)
@@ -246,6 +240,12 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def behind(numbers: Sequence[int], saved: int) -> str:
+    """Return what a ledger lacks of the round ``saved``, whose line was on the disk before its checkpoint was begun."""
+    last = max(numbers, default=0)
+    return "" if saved <= last else f"ends with {checkpoint.named(last)}, expected round {saved} of the checkpoint"
 
 
 def _open_ledger(folder: Path) -> int:
@@ -300,7 +300,7 @@ def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
     point = checkpoint.load(folder.path, binding, newest=max(recorded, default=0))
     if point is not None:
         checkpoint.drop_after(folder.path, point.round)
-    rounds = folder.rewind(point.round if point is not None else None)
+    rounds = folder.rewind(0 if point is None else point.round)
     last = rounds[-1] if rounds else None
     if point is not None and last is not None and last.model_sha256 != point.model_sha256:
         raise UserError(f"{folder.path}: {other_model(point.round, point.model_sha256, last.model_sha256)}")

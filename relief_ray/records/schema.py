@@ -66,10 +66,18 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, dict) else {}
 
 
-def has_folds(config: Mapping[str, Any]) -> bool:
+def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
+    """A value of a recorded configuration by its dotted path; None where there is none."""
+    node: JsonValue = dict(config)
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def has_folds(config: Mapping[str, JsonValue]) -> bool:
     """True where the split holds subjects out by the number of a fold: no other split has folds."""
-    data = section(config, "data")
-    return data.get("split") in (None, "held_out_subject") and not data.get("test_subjects")
+    is_held_out = config_value(config, "data.split") in (None, "held_out_subject")
+    return is_held_out and not config_value(config, "data.test_subjects")
 
 
 def comparable(record: Record) -> JsonValue:
@@ -444,7 +452,7 @@ class RunRecord(RunFacts):
     @property
     def data_notes(self) -> tuple[str, ...]:
         """``data_warnings`` as lines that name the dataset."""
-        name = section(self.config, "data").get("name", "")
+        name = config_value(self.config, "data.name") or ""
         return tuple(f"data {name}: {text}" for text in self.data_warnings)
 
 

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -33,7 +33,7 @@ from relief_ray.experiment.verify import verified
 from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
 from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.plugins.load import is_path, sources
-from relief_ray.records.checkpoint import generations, round_of
+from relief_ray.records.checkpoint import last_saved
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
@@ -275,7 +275,7 @@ class Loop:
             return
         self._first_s = self._first_s or time.monotonic()
         state = self._states[name]
-        last = _last_saved(state.folder) if last is None else last
+        last = last_saved(state.folder) if last is None else last
         self._running[name] = _Followed(state=state, last=last)
         self.callback.begin(state.cell, text, last or None)
         if devices and devices not in self._told:
@@ -396,12 +396,6 @@ class Loop:
         )
 
 
-def _last_saved(folder: Path) -> int:
-    """The last round that a run has a checkpoint of; 0 without one."""
-    saved = generations(folder)
-    return round_of(saved[0]) if saved else 0
-
-
 def compute(
     plan: Plan,
     how: Callable[[Loop], None],
@@ -440,8 +434,8 @@ def _compute(
         refuse_changed_torch()
         setup = open_cell(config, folder, other_code=other_code)
         text = _facts_text(setup, computer.where(setup))
-        saved = _last_saved(folder)
-        tell("begin", name, text, saved, setup.data_notes, setup.warnings, _devices_text(setup))
+        saved = last_saved(folder)
+        tell("begin", name, text, saved, read_run(folder).data_notes, setup.warnings, _devices_text(setup))
         run = computer.compute(setup, folder, stop, partial(tell, "note", name))
         tell("end", name, verified(run, setup, folder, stop).status)
 
@@ -644,9 +638,11 @@ def _compute_study(request: Request, computer: Computer) -> Study:
     """
     with in_python(request.keywords), naming_users_code():
         refuse_changed_torch()
-        temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
-        folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
-        try:
+        with ExitStack() as temporary:
+            out = request.out
+            if out is None:
+                out = temporary.enter_context(TemporaryDirectory(prefix="relief-ray-"))
+            folder = Path(out).expanduser()
             plan = plan_of(request, folder)
             plan.refuse_unread_address(request.jobs)
             _refuse_edited(plan)
@@ -655,14 +651,9 @@ def _compute_study(request: Request, computer: Computer) -> Study:
             elif not request.other_code:
                 refuse_stale(plan)
             _computed(plan.write(), computer, request)
-            study = Study(folder, is_temporary=temporary is not None)
-        except BaseException:
-            if temporary is not None:
-                temporary.cleanup()
-            raise
-        if temporary is not None:
-            weakref.finalize(study, temporary.cleanup)
-        return study
+            study = Study(folder, is_temporary=request.out is None)
+            weakref.finalize(study, temporary.pop_all().close)  # as long as the study is there
+            return study
 
 
 def _computed(plan: Plan, computer: Computer, request: Request) -> None:
@@ -729,7 +720,7 @@ def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
     """
     edited = []
     for source in sources(modules):
-        module = sys.modules.get(source.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        module = sys.modules.get(source.module)
         spec = getattr(module, "__spec__", None)
         seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
         if spec is None or seen is not spec:

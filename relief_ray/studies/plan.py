@@ -17,7 +17,7 @@ from typing import get_args
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, as_read, assign, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.data.config import DataConfig, SplitName
 from relief_ray.data.federated_data import num_clients
 from relief_ray.data.registry import DATASETS
@@ -48,10 +48,10 @@ from relief_ray.records.cells import (
 from relief_ray.records.identity import addresses_in, flat, foreign, note_begun, why_closed, why_foreign
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Recorded, RunRecord
+from relief_ray.records.schema import Recorded, RunRecord, config_value
 from relief_ray.report.comparison import flat_settings
 from relief_ray.report.power_analysis import claim_powers
-from relief_ray.report.runs import choice_kind, config_value
+from relief_ray.report.runs import choice_kind
 from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
@@ -69,7 +69,7 @@ from relief_ray.studies.spec import (
 from relief_ray.support.errors import Setting, UserError, counted, keywords, nearest, option, several, value_text
 from relief_ray.support.files import disk_errors, move, page, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
-from relief_ray.support.text import now, resumed, typed
+from relief_ray.support.text import first_few, now, resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
 # The command that goes on with a plan, by the one that made it.
@@ -346,11 +346,10 @@ class Plan:
         for cell in self.cells:
             config = row_of(cell).config
             for key, address in foreign(config, typed).items():
-                off = Setting("tracking.enabled", False) if key == "tracking.uri" else Setting(key, None)
                 if key != "tracking.uri" or cell.config.tracking.enabled:
                     raise UserError(
                         f"{self.out}: {why_foreign(key, address)}: take it with {Setting(key, address)}, or go on "
-                        f"without it: {off}"
+                        f"without it: {_without(key)}"
                     )
             note_begun(config, {})
 
@@ -555,7 +554,7 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
 def _side_by_side(there: Mapping[str, JsonValue], here: Mapping[str, JsonValue], keys: Sequence[str]) -> str:
     texts = [[value_text(values.get(key, "unset")) for values in (there, here)] for key in keys]
     lines = [f"{key} is {one} there, asked: {other}" for key, (one, other) in zip(keys, texts, strict=True)]
-    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+    return "; ".join(first_few(lines, 3))
 
 
 def _check_folder(state: State) -> None:
@@ -615,7 +614,7 @@ def refuse_other_settings(plan: Plan) -> None:
     """
     path = plan.out / PLAN_FILE
     if path.exists() and (rows := read_plan_file(path).cells):
-        there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config], parsed=as_read)
+        there, here = flat_settings([rows[0].config, row_of(plan.cells[0]).config])
         if keys := sorted(key for key in there | here if there.get(key) != here.get(key)):
             differs = _side_by_side(there, here, keys)
             raise OtherRun(
@@ -652,15 +651,20 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     Raises:
         UserError: it did not.
     """
-    for key, uri, without in (
-        ("runtime.mirror", config.runtime.mirror, Setting("runtime.mirror", None)),
-        ("tracking.uri", config.tracking.uri if config.tracking.enabled else None, Setting("tracking.enabled", False)),
+    for key, uri in (
+        ("runtime.mirror", config.runtime.mirror),
+        ("tracking.uri", config.tracking.uri if config.tracking.enabled else None),
     ):
         if uri is not None and MASK in uri:
             raise UserError(
                 f"{folder}: credentials of {key} = {uri} are not kept; give them again with {Setting(key, ...)}, or go "
-                f"on without a copy: {without}"
+                f"on without a copy: {_without(key)}"
             )
+
+
+def _without(address: str) -> Setting:
+    """The setting that goes on without what lies at the address of this key."""
+    return Setting("tracking.enabled", False) if address == "tracking.uri" else Setting(address, None)
 
 
 def _refuse_changes(settings: Sequence[Setting]) -> None:
@@ -679,8 +683,7 @@ def _refuse_changes(settings: Sequence[Setting]) -> None:
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
     """Write why a cell failed to its ``error.json``."""
-    why = error if isinstance(error, str) else reason(error)
-    trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
+    why, trace = (error, "") if isinstance(error, str) else (reason(error), "".join(traceback.format_exception(error)))
     content = {"error": mask_text(why), "at": now(), "traceback": mask_text(trace)}
     write_atomic(folder / ERROR_FILE, page(json.dumps(content, indent=1)))
 

@@ -198,16 +198,16 @@ def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
         parts.append(f"loss {record.loss:6.4g}")
     parts.append(f"sim {seconds(cost.round_s)[2:]} {cost.energy_j:5.4g} J")
     parts.append(f"here {record.wall_s:4.1f} s")
-    return "  ".join([*parts, *(" ".join(score.split()) for score in scores(record))])
+    return "  ".join([*parts, *scores(record)])
 
 
-def scores(record: RoundRecord | None) -> list[str]:
-    """F1, and F1 through clients' own sensors, in percent, where the round was evaluated."""
+def scores(record: RoundRecord | None, width: int = 1) -> list[str]:
+    """F1, and F1 through clients' own sensors, in percent, where the round was evaluated; ``width`` of the numbers."""
     metrics = record.metrics if record is not None else None
     if metrics is None:
         return []
     values = [(label, getattr(metrics, name)) for name, label in METRICS.items() if label]
-    return [f"{label} {100 * value:5.1f} %" for label, value in values if value is not None]
+    return [f"{label} {100 * value:{width}.1f} %" for label, value in values if value is not None]
 
 
 def seconds(value: float) -> str:
@@ -218,18 +218,16 @@ def seconds(value: float) -> str:
 
 def _ended(end: End) -> str:
     """How a run ended, with its scores."""
-    return "  ".join([end.why if end.reused else f"{end.status} in {end.seconds:.1f} s", *scores(end.record)])
+    return "  ".join([end.why if end.reused else f"{end.status} in {end.seconds:.1f} s", *scores(end.record, 5)])
 
 
 class LineDisplay(Shown):
     """Plain lines: of a single run one per round; of several one per run, of many one now and then."""
 
-    def __init__(
-        self, num_runs: int, every_s: float = _LINE_EVERY_S, *, stderr: bool = False, drawn: Progress | None = None
-    ) -> None:
-        """``num_runs``: total that runs are counted up to; ``every_s``: of many, a line after so many seconds."""
+    def __init__(self, num_runs: int, *, stderr: bool = False, drawn: Progress | None = None) -> None:
+        """``num_runs``: total that runs are counted up to."""
         super().__init__(stderr=stderr, drawn=drawn)
-        self._num_runs, self._num_begun, self._every_s = num_runs, 0, every_s
+        self._num_runs, self._num_begun = num_runs, 0
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Print a headline: of the first run, and of one that goes on."""
@@ -257,7 +255,7 @@ class LineDisplay(Shown):
         return f"[{self._num_begun}/{self._num_runs}] {cell.title}"
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._printed_s >= self._every_s
+        return time.monotonic() - self._printed_s >= _LINE_EVERY_S
 
 
 class Remaining(ProgressColumn):
@@ -299,7 +297,7 @@ class Bar(LineDisplay):
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """Move the bar; a round that went on without clients says how many it had."""
-        self._scores = [" ".join(score.split()) for score in scores(record)] or self._scores
+        self._scores = scores(record) or self._scores
         clients = [summary_line(record)] if record.rejected else []
         simulated_s = record.totals[cell.config.costs.planning_time].time_s
         parts = [f"{record.round}/{cell.config.rounds}", *clients, *self._scores, f"sim {simulated_s:.1f} s"]

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from relief_ray.config.experiment import ExperimentConfig, all_keys, settings_of
 from relief_ray.config.keys import nearest_keys
+from relief_ray.data.config import DataConfig
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
@@ -454,18 +455,19 @@ def _whole(given: object) -> object:
 def _sections(settings: Values) -> Iterator[Setting]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
-        if key == "data" and not isinstance(value, Mapping):
-            yield Setting("data.name", data_name(cast("str | Loader | DatasetSpec", value)))
-        elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
-            yield from settings_of({key: {**value, "name": data_name(value["name"])}})
+        section = value
+        if key == "data" and isinstance(value, Mapping):
+            if isinstance(value.get("name"), Loader):
+                section = {**value, "name": data_name(value["name"])}
+        elif key == "data" and not isinstance(value, DataConfig):
+            section = {"name": data_name(cast("str | Loader | DatasetSpec", value))}
         elif key == "metrics":
-            yield Setting(key, _metric_paths(value))
+            section = _metric_paths(value)
         elif key == "strategy" and not isinstance(value, str | Mapping):
-            yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
+            section = method_of(cast(StrategyLike, value)).values
         elif key == "backbone" and not isinstance(value, Mapping):
-            yield from settings_of({key: _backbone_value(cast(BackboneLike, value))})
-        else:
-            yield from settings_of({key: value})
+            section = _backbone_value(cast(BackboneLike, value))
+        yield from settings_of({key: section})
 
 
 def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | None, settings: Sequence[Setting]) -> Spec:

@@ -591,8 +591,7 @@ def dataset_levels(spec: Spec) -> dict[str, Level]:
         return {"": Level(name="", folds=spec.folds or ())}
     levels: dict[str, Level] = {}
     for chosen in spec.datasets:
-        path = isinstance(chosen, str) and is_path(chosen)
-        level = chosen if isinstance(chosen, Level) else own_dataset(chosen) if path else DATASETS[chosen]
+        level = chosen if isinstance(chosen, Level) else own_dataset(chosen) if is_path(chosen) else DATASETS[chosen]
         level = replace(level, folds=_folds_of(level, spec.settings)) if level.folds else level
         if levels.setdefault(level.name, level) != level:
             raise UserError(
@@ -622,27 +621,27 @@ def drawn(replicate: int, fold: int | None) -> dict[str, object]:
 class Point(NamedTuple):
     """One combination of levels, unchecked; ``setting`` is the part of its name without method, fold and seed.
 
-    ``own``: the method's own level; ``tried``: the keys that a search varies here.
+    ``own``: the method's own level, of a search its try.
     """
 
     method: str
     setting: str
-    own: str
+    own: Level
     settings: Values
-    tried: tuple[str, ...] = ()
 
 
 def points(spec: Spec) -> Iterator[Point]:
     """All combinations, replicate by replicate: all methods of one replicate, fold and setting before the next."""
     levels = dataset_levels(spec)
     folds = {
-        name: tuple(f for f in level.folds if spec.folds is None or f in spec.folds) for name, level in levels.items()
+        name: tuple(f for f in level.folds if spec.folds is None or f in spec.folds) or (None,)
+        for name, level in levels.items()
     }
     for number in spec.seeds or spec.replicates or (None,):
-        for i in range(max(1, *(len(f) for f in folds.values()), 0)):
+        for i in range(max(map(len, folds.values()), default=0)):
             for name, level in levels.items():
-                if i < max(1, len(folds[name])):
-                    fold = folds[name][i] if folds[name] else None
+                if i < len(folds[name]):
+                    fold = folds[name][i]
                     draw = {} if number is None else {"seed": number} if spec.seeds else drawn(number, fold)
                     yield from _block(spec, level, draw if fold is None else {**draw, "data.fold": fold})
 
@@ -656,7 +655,7 @@ def _block(spec: Spec, dataset: Level, draw: Values) -> Iterator[Point]:
                 for own in spec.own.get(method, (Level(name=""),)):
                     values = {**base, **{k: v for level in (*levels, own) for k, v in level.settings.items()}}
                     setting = "-".join(filter(None, [dataset.name, *(level.name for level in (*levels, own))]))
-                    yield Point(method, setting, own.name, values, tuple(own.settings) if spec.is_search else ())
+                    yield Point(method, setting, own, values)
 
 
 # Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
@@ -771,7 +770,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
     """
     setting, choice = point.setting, _choice_of(spec, point)
     config = _config_of(spec, point, settings)
-    if point.tried:
+    if choice is not None and choice.kind == "try":
         _refuse_too_short(spec.name, point, config)
     if tuned is not None:
         chosen, choice = tuned(point, config, settings)
@@ -784,7 +783,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         name = "-".join([setting, label, *draw, digest[:HASH_DIGITS]])
         named = config.model_copy(update={"name": f"{spec.name}-{name}", "choice": choice})
         return make_cell(name, point.method, named, setting, digest)
-    own = [point.own] if point.own else []
+    own = [point.own.name] if point.own.name else []
     title = "-".join([spec.name, point.method, *draw])
     named = config.model_copy(
         update={"name": "-".join([config.name if "name" in config.model_fields_set else title, *own])}
@@ -794,13 +793,12 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
 
 def _choice_of(spec: Spec, point: Point) -> Choice | None:
     """The try of a search, or the level where methods differ in other keys than their own."""
-    if point.tried:
-        return Choice(kind="try", parameters=point.tried)
-    own = {level.name: level for level in spec.own.get(point.method, ())}
-    keys = (key for levels in spec.own.values() for level in levels for key in level.settings)
-    if spec.is_search or all(key.startswith("strategy.") for key in keys):
+    parameters = tuple(point.own.settings)
+    if spec.is_search:
+        return Choice(kind="try", parameters=parameters) if parameters else None
+    if all(key.startswith("strategy.") for levels in spec.own.values() for level in levels for key in level.settings):
         return None
-    return Choice(kind="level", parameters=tuple(own[point.own].settings) if own else (), level=point.own)
+    return Choice(kind="level", parameters=parameters, level=point.own.name)
 
 
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:
@@ -812,9 +810,10 @@ def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> Experim
     values = assign({"strategy": {"name": point.method}}, starmap(Setting, point.settings.items()))
     source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
     where = f"{clipped(source)} ({clipped(point.method)})"
-    own = next((level.settings for level in spec.own.get(point.method, ()) if level.name == point.own), {})
-    if own and keywords() is not None:
-        where = f"strategies={for_method(point.method, {k.partition('.')[2]: v for k, v in own.items()})}"
+    if point.own.settings and keywords() is not None:
+        where = (
+            f"strategies={for_method(point.method, {k.partition('.')[2]: v for k, v in point.own.settings.items()})}"
+        )
     config = parse(assign(values, settings), f"grid {where}" if spec.kind == "grid" else where)
     if config.data.partition == "subject" or "seed" in config.data.model_fields_set:
         return config

@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.config.experiment import ExperimentConfig, as_read, parse
+from relief_ray.config.experiment import ExperimentConfig, parse, recorded_config
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.plugins.load import import_path, is_path
-from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.build import FIGURES, build, command_of, default_place, write
@@ -107,29 +106,16 @@ def drawn(draw: Callable[[Path], object], caption: str) -> Picture:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Verdicts:
+class Verdicts(Page):
     """Verdicts on claims; printed, they are one sentence per setting, in a notebook also the table of claims.
 
     Attributes:
         sentences: one per setting with two methods or more, as `relief-ray compare` ends with.
         claims: every judged claim with its verdict, evidence and adjusted p.
-        markdown: sentences and tables.
     """
 
     sentences: tuple[str, ...]
     claims: tuple[ClaimResult, ...]
-    markdown: str
-
-    def __str__(self) -> str:
-        """Return the sentences."""
-        return "\n".join(self.sentences) or "One method alone: there is nothing to compare."
-
-    def __repr__(self) -> str:
-        """Return the sentences: what a Python prompt shows."""
-        return str(self)
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown or str(self)
 
 
 def judged(settings: Sequence[Comparison], registry: Registry) -> Verdicts:
@@ -145,7 +131,8 @@ def judged(settings: Sequence[Comparison], registry: Registry) -> Verdicts:
         parts.append(title + sentence)
         parts += [] if judgement is None else [verdict_table(judgement).markdown()]
     claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
-    return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))
+    plain = "\n".join(sentences) or "One method alone: there is nothing to compare."
+    return Verdicts(text=plain, markdown="\n\n".join(parts) or plain, sentences=tuple(sentences), claims=claims)
 
 
 def _by(comparison: Comparison, clock: str | None) -> Comparison:
@@ -278,9 +265,7 @@ class Run:
         Raises:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
-        run = self.record
-        why = why_closed(run.config, run.own_sources)
-        return parse(run.config, self._loaded.where, why)
+        return recorded_config(self.record, self._loaded.where)
 
     @property
     def record(self) -> RunRecord:
@@ -316,8 +301,7 @@ class Run:
         """
         clients = self._loaded.known_fleet.clients if self.folder else ()
         types = configured_fleet(self.config, self._loaded.covered("clients"))[1]
-        last = self._loaded.last_metrics
-        scores = {} if last is None else last.f1_by_client
+        scores = self._loaded.tested.f1_by_client
         return as_frame(
             {
                 "client": c.id,
@@ -440,7 +424,7 @@ class Study:
         """
         self.folder, self.folders = folders[0], folders
         self._is_temporary = is_temporary
-        self._inventory: Inventory = take_inventory(folders, as_read)
+        self._inventory: Inventory = take_inventory(folders)
         self.name = "; ".join(self._inventory.titles) or self.folder.resolve().name
 
     @property

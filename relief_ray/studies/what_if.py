@@ -13,17 +13,17 @@ from math import isclose
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
-from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
+from relief_ray.config.experiment import ExperimentConfig, recorded_config, settings_of
 from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.core.stages import Engine
 from relief_ray.devices.fleet import DeviceType, with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
-from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, local_round, resized, totals_after
+from relief_ray.experiment.recording import LocalRound, fedavg_records, local_round, resized, totals_after
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
 from relief_ray.records.facts import data_facts
-from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, RunRecord, Totals, selection
 from relief_ray.report.runs import Loaded
@@ -72,14 +72,13 @@ def what_if(
         UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
     """
     run, where = loaded.run, loaded.where
-    why = why_closed(run.config, run.own_sources)
-    config = parse(run.config, where, why)
+    config = recorded_config(run, where)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     given = {"costs.profile": profile, "training.epochs": epochs}
     # Key by key: a type keeps the figures that are not named.
     others = [*settings_of(fleet, "fleet."), *(Setting(k, v) for k, v in given.items() if v is not None)]
-    changed = parse(assign(run.config, others), f"{where}, other fleet", why)
+    changed = recorded_config(run, f"{where}, other fleet", others)
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
@@ -98,7 +97,7 @@ def recorded_model(folder: Path) -> tuple[RunRecord, Model]:
         UserError: no run is there, or its record lacks something.
     """
     run = read_run(folder)
-    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
+    config = recorded_config(run, str(folder / RUN_FILE))
     loaded = Loaded(where=str(folder), run=run, rounds=())
     model = _hardware(loaded, config, {})
     # Pooled data are those of one client with all sensors.
@@ -269,11 +268,10 @@ def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
             "speedup": mine[planning].round_s / round_s if round_s else None,
         }
         rounds.append(record.model_copy(update=update))
-    noted = {name: c.model_dump() for name, c in fedavg_records(reference).items()}
     run = loaded.run.model_copy(
         update={
             "config": hardware.config.model_dump(mode="json"),
-            "budget": {**loaded.run.budget, **as_json({"fedavg_reference": noted})},
+            "budget": {**loaded.run.budget, "fedavg_reference": to_jsonable_python(fedavg_records(reference))},
             "warnings": (*loaded.run.warnings, SAID),
         }
     )

@@ -138,6 +138,10 @@ def recorded(result: RoundResult, round_: int, before: Mapping[str, Totals]) -> 
         wall_s=0.5,
         ended_unix_s=1.7e9 + round_,
         before=before,
+        deadline_s=None,
+        speedup_paper=None,
+        left_out={},
+        warnings=(),
     )
 
 

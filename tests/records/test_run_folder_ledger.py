@@ -140,7 +140,7 @@ def test_rewind_to_a_round_the_ledger_lacks_is_refused(path):
         assert len(folder.rewind(3)) == 3
         with pytest.raises(UserError, match="ends with round 3, expected round 4 of the checkpoint"):
             folder.rewind(4)
-        assert folder.rewind(None) == ()
+        assert folder.rewind(0) == ()
         with pytest.raises(UserError, match="ends with no round, expected round 1"):
             folder.rewind(1)
 

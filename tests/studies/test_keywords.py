@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import relief_ray as rr
-from relief_ray.studies.request import KEYWORDS
+from relief_ray.data.config import DataConfig
+from relief_ray.studies.request import KEYWORDS, config_of
 from relief_ray.support.errors import Setting, UserCodeFailed, in_python, option
 from relief_ray.support.text import resumed
 from tests.studies.conftest import SMALL
@@ -149,3 +150,8 @@ def test_a_message_is_not_buried_in_a_traceback():
         rr.run("quick", rouds=3)
     assert [entry.name for entry in caught.traceback] == ["test_a_message_is_not_buried_in_a_traceback", "run"]
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_an_object_replaces_the_section_of_data_as_any_other():
+    data = DataConfig(name="dsa_mini", stride_s=10.0)
+    assert config_of(None, {}, {"data": data}).data == data

@@ -538,7 +538,7 @@ def _check_run(folder: Path, part: Path) -> list[str]:
         if whole_generation(generation) is None:
             notes.append(f"{name}: does not match its sha256; left out")
         elif checkpoint.round_of(generation) > last:
-            notes.append(f"{name}: the ledger ends with round {last}; left out")
+            notes.append(f"{name}: the ledger ends with {checkpoint.named(last)}; left out")
         else:
             continue
         shutil.rmtree(generation)

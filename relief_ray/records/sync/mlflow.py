@@ -37,6 +37,7 @@ from relief_ray.records.schema import (
     RunRecord,
     RunStatus,
     Text,
+    config_value,
     has_folds,
     page_of,
     read_page,
@@ -289,7 +290,7 @@ class MlflowRun:
         Raises:
             UserError: it is damaged.
         """
-        if section(self._record.config, "tracking").get("model"):
+        if config_value(self._record.config, "tracking.model"):
             for newest in generations(self._folder)[:1]:
                 if whole_generation(newest) is None:
                     raise UserError(f"{newest}: does not match its sha256, expected a whole checkpoint; {AGAIN}")
@@ -549,7 +550,7 @@ def _method(folder: Path, record: RunRecord) -> str:
 
 
 def _level(config: Mapping[str, JsonValue]) -> str:
-    return str(section(config, "choice").get("level") or "")
+    return str(config_value(config, "choice.level") or "")
 
 
 def _setting(folder: Path, record: RunRecord) -> str:
@@ -566,10 +567,10 @@ def _setting(folder: Path, record: RunRecord) -> str:
 
 def _name(method: str, record: RunRecord) -> str:
     """``relief, fold 0, replicate 3``: what tells the runs of a study apart at a glance."""
-    data, number = section(record.config, "data"), record.config.get("replicate")
-    fold = f"fold {data['fold']}" if has_folds(record.config) and "fold" in data else ""
+    fold, number = config_value(record.config, "data.fold"), record.config.get("replicate")
+    place = f"fold {fold}" if has_folds(record.config) and fold is not None else ""
     draw = f"seed {record.config.get('seed')}" if number is None else f"replicate {number}"
-    return ", ".join(filter(None, [method, fold, draw]))
+    return ", ".join(filter(None, [method, place, draw]))
 
 
 def _description(folder: Path, record: RunRecord) -> str:
@@ -586,7 +587,7 @@ def _description(folder: Path, record: RunRecord) -> str:
 def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    name = section(record.config, "data").get("name") or "data"
+    name = str(config_value(record.config, "data.name") or "data")
     source = json.dumps({"name": name, "origin": record.data_origin, "sha256": record.data_digest})
     dataset = Dataset(name=name, digest=record.data_digest[:_MAX_DIGEST_CHARS], source_type="local", source=source)
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])

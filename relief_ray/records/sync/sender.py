@@ -245,7 +245,7 @@ class Senders:
             sender.end(run)
 
     def finish(self, is_stopped: bool = False) -> None:
-        """Wait until the targets have everything or the time is over; return the targets that lack something."""
+        """Wait until the targets have everything or the time is over, and tell which of them lack something."""
         for sender in self._senders:
             sender.stop(is_stopped)
         behind = [sender.target for sender in self._senders if not sender.wait()]

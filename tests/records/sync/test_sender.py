@@ -54,7 +54,7 @@ def live(run: Path, senders: Senders | Sender, rounds: tuple, status: str = "don
         spent_s += time.perf_counter() - began
 
     with RunFolder.resume(run) as folder:
-        folder.rewind(None)
+        folder.rewind(0)
         folder.update(status="running")
         timed(senders.wake)
         for record in rounds:
@@ -256,7 +256,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     sender = Sender(mlflow(run, interval_s=1e6, delay_s=0.0), print)
     rounds = tuple(read_rounds(run))
     with RunFolder.resume(run) as folder:
-        folder.rewind(None)
+        folder.rewind(0)
         sender.wake(run)
         wait_for(lambda: sends == [False])
         for record in rounds:
@@ -324,7 +324,7 @@ def test_a_store_that_hangs_delays_no_mirror_and_no_run(run, tmp_path, hanging_s
         return len(read_rounds(copy / "run")) if (copy / "run" / "rounds.jsonl").exists() else 0
 
     with RunFolder.resume(run) as folder:
-        folder.rewind(None)
+        folder.rewind(0)
         folder.update(status="running")
         senders = Senders(
             [mlflow(run, uri, delay_s=0.0, limit_s=0.5), Mirror(run.parent, None, f"file://{copy}")], notes.append
@@ -387,7 +387,7 @@ def test_a_store_that_comes_back_gets_every_point_once(run, empty_store, notes):
     sender = Sender(mlflow(run, uri, retry_s=0.0, delay_s=0.0), notes.append)
     rounds = tuple(read_rounds(run))
     with RunFolder.resume(run) as folder:
-        folder.rewind(None)
+        folder.rewind(0)
         folder.update(status="running")
         for record in rounds[:3]:
             folder.append(record)
