@@ -17,13 +17,12 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
-from relief_ray.conformance.runner import after_rounds, outcome, require_comes_back
+from relief_ray.conformance.runner import Bench, Outcome, require_comes_back
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.codec import decode, encode
-from relief_ray.core.groups import GroupId
+from relief_ray.core.groups import GroupId, all_finite, described
 from relief_ray.core.messages import Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
-from relief_ray.experiment.experiment import run_cell
 from relief_ray.experiment.setup import input_shape
 from relief_ray.kernels.library import why_missing
 from relief_ray.models.backbone import Backbone, InputShape, noise_inputs, run_stages
@@ -90,20 +89,10 @@ _METHODS = ("fedavg", "relief")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Bench:
-    """The backbone under test.
+class _Bench(Bench):
+    """The backbone under test; ``shape``: of its data."""
 
-    Attributes:
-        config: configuration with the backbone.
-        shape: shape of its data.
-        root: folder of all runs.
-        outcomes: of finished runs by name.
-    """
-
-    config: ExperimentConfig
     shape: InputShape
-    root: Path
-    outcomes: dict[str, object]
 
     def build(self, seed: int = 0) -> Backbone:
         return self.config.backbone.build(self.shape, seed)
@@ -116,7 +105,7 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
     """Judge the rules on ``config``'s backbone, for the sensors, windows and classes of its data."""
     shape = input_shape(config.data.spec())
     with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        yield from judge(_CHECKS, _Bench(config=config, shape=shape, root=Path(folder), outcomes={}))
+        yield from judge(_CHECKS, _Bench(config=config, shape=shape, root=Path(folder)))
 
 
 def _refused(bench: _Bench) -> str:
@@ -180,9 +169,8 @@ def _shape(bench: _Bench) -> None:
     for num in (1, 2, 7):
         logits: object = backbone.forward(bench.inputs(backbone, num))
         if not isinstance(logits, Tensor) or logits.shape != (num, num_classes) or logits.dtype != torch.float32:
-            what = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise Broken("shape", f"{num} windows give {what}, expected float32 ({num}, {num_classes})")
-        if not bool(logits.isfinite().all()):
+            raise Broken("shape", f"{num} windows give {described(logits)}, expected float32 ({num}, {num_classes})")
+        if not all_finite(logits):
             raise Broken("shape", f"{num} windows of noise give logits that are not finite")
 
 
@@ -265,7 +253,7 @@ def _absent(bench: _Bench) -> None:
         modes: tuple[Missing, ...] = ("zero_input", "zero_feature")
         for missing in modes:
             update = _train(bench, present, missing=missing)
-            if wrong := [j for j, d in update.delta.items() if not bool(d.isfinite().all())]:
+            if wrong := [j for j, d in update.delta.items() if not all_finite(d)]:
                 raise Broken("absent", f"without {lacking} ({missing}): updates of {wrong} are not finite")
         owners = {g.id for g in bench.build().layout if g.role == "encoder" and g.modality in lacking}
         if wrong := [j for j in sorted(owners) if bool(update.delta[j].any())]:
@@ -309,22 +297,19 @@ def _engines(bench: _Bench) -> None:
                 )
 
 
-def _run(bench: _Bench, method: str, rounds_at_once: int | None = None) -> object:
+def _run(bench: _Bench, method: str, num_rounds: int | None = None) -> Outcome:
     config = parse({**bench.config.model_dump(mode="json"), "strategy": method})
-    path = bench.root / f"{method}-{rounds_at_once}"
-    while run_cell(config, path, should_stop=after_rounds(rounds_at_once)).status != "done":
-        pass
-    return outcome(path)
+    return bench.run(f"{method}-{num_rounds}", config, num_rounds=num_rounds)
 
 
 def _rounds(bench: _Bench) -> None:
     for method in _METHODS:
-        bench.outcomes[method] = _run(bench, method)
+        bench.done[method] = _run(bench, method)
 
 
 def _resumes(bench: _Bench) -> None:
     for method in _METHODS:
-        if _run(bench, method, rounds_at_once=1) != bench.outcomes[method]:
+        if _run(bench, method, num_rounds=1) != bench.done[method]:
             raise Broken("resumes", f"{method}: interrupted after every round, its records or last state differ")
 
 

@@ -7,7 +7,6 @@ that every machine can repeat (``reference_numbers``).
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from torch import Tensor
 from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
 from relief_ray.conformance.instrumented import global_state, instrument, replaced
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
-from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
 from relief_ray.devices.fleet import PRESETS as DEVICES
@@ -40,6 +38,7 @@ from relief_ray.records.identity import machine_facts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import Machine, comparable
 from relief_ray.support.errors import CoordinatorLost, UserError
+from relief_ray.support.files import sha256_file, sha256_of
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
@@ -67,11 +66,11 @@ _NOISE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Bench:
-    """The strategy under test and the place of its runs.
+class Bench:
+    """What is under test, and the place of its runs.
 
     Attributes:
-        config: configuration with the strategy.
+        config: configuration with it.
         root: folder of all runs.
         executors: other executors to compare with, by name.
         done: outcomes of runs that later ones are compared with.
@@ -79,7 +78,7 @@ class _Bench:
 
     config: ExperimentConfig
     root: Path
-    executors: Mapping[str, MakeExecutor]
+    executors: Mapping[str, MakeExecutor] = field(default_factory=dict)
     done: dict[str, Outcome] = field(default_factory=dict)
 
     def run(
@@ -127,8 +126,7 @@ class Outcome(TypedDict):
 def outcome(path: Path) -> Outcome:
     """What came of a run."""
     newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
-    rounds = [comparable(record) for record in read_rounds(path)]
-    return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
+    return {"rounds": [comparable(record) for record in read_rounds(path)], "state": sha256_file(newest)}
 
 
 def models_of(path: Path) -> tuple[int, dict[str, NDArray[np.float32]]]:
@@ -154,7 +152,7 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
     """
     # A run pins torch's threads: here before the first snapshot of what a method must not change.
     with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        yield from judge(_CHECKS, _Bench(config=config, root=Path(folder), executors=executors or {}))
+        yield from judge(_CHECKS, Bench(config=config, root=Path(folder), executors=executors or {}))
 
 
 def require_comes_back(config: ExperimentConfig, section: str) -> None:
@@ -167,15 +165,7 @@ def require_comes_back(config: ExperimentConfig, section: str) -> None:
         raise Broken("configuration", f"{getattr(config, section)!r} comes back as {getattr(again, section)!r}")
 
 
-def _configuration(bench: _Bench) -> None:
-    config = bench.config
-    require_comes_back(config, "strategy")
-    strategy: object = config.strategy.build()
-    if not isinstance(strategy, Strategy):
-        raise Broken("configuration", f"build() returned a {type(strategy).__name__}")
-
-
-def _travels(bench: _Bench) -> None:
+def _travels(bench: Bench) -> None:
     config = bench.config
     for part, value in (("the strategy", config.strategy.build()), ("the configuration", config)):
         try:
@@ -184,7 +174,7 @@ def _travels(bench: _Bench) -> None:
             raise Broken("travels", f"{part} cannot be pickled ({error})") from error
 
 
-def _first_run(bench: _Bench) -> None:
+def _first_run(bench: Bench) -> None:
     before = global_state(bench.config)
     bench.done["first"] = bench.run("first", instrumented=True)
     after = global_state(bench.config)
@@ -196,7 +186,7 @@ def _first_run(bench: _Bench) -> None:
         raise Broken("globals", f"{', '.join(functions)}: replaced by a function of the method's module")
 
 
-def _moves(bench: _Bench) -> None:
+def _moves(bench: Bench) -> None:
     path = bench.root / "first"
     run, config = read_run(path), bench.config
     setup = as_begun(run, path, config)
@@ -222,7 +212,7 @@ def _gap(theta: Params, start: Params) -> float:
     return max(float((theta[j] - values).abs().max()) for j, values in start.items()) / scale
 
 
-def _compare(bench: _Bench, rule: str, other: Outcome, how: str) -> None:
+def _compare(bench: Bench, rule: str, other: Outcome, how: str) -> None:
     first = bench.done["first"]
     if other == first:
         return
@@ -232,32 +222,32 @@ def _compare(bench: _Bench, rule: str, other: Outcome, how: str) -> None:
     raise Broken(rule, f"{how}: {where}")
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: Bench) -> None:
     _compare(bench, "repeats", bench.run("again"), "two runs in one process")
 
 
-def _resumes(bench: _Bench) -> None:
+def _resumes(bench: Bench) -> None:
     _compare(bench, "resumes", bench.run("resumed", num_rounds=1), "interrupted after every round")
 
 
-def _participation(bench: _Bench) -> None:
+def _participation(bench: Bench) -> None:
     bench.run("one", bench.config.model_copy(update={"participation": 1e-3}), instrumented=True)
 
 
-def _received(bench: _Bench) -> None:
+def _received(bench: Bench) -> None:
     everybody = bench.config.model_copy(update={"participation": 1.0})
     bench.run("received", everybody, make_executor=IsolationCheck)
     bench.run("received by some", make_executor=IsolationCheck)
 
 
-def _missing(bench: _Bench) -> None:
+def _missing(bench: Bench) -> None:
     training = bench.config.training.model_copy(update={"missing": "zero_feature"})
     bench.run(
         "missing", bench.config.model_copy(update={"training": training, "participation": 1.0}), instrumented=True
     )
 
 
-def _executors(bench: _Bench) -> None:
+def _executors(bench: Bench) -> None:
     if not bench.executors:
         raise NotJudged("needs Ray")
     for name, make in bench.executors.items():
@@ -265,8 +255,9 @@ def _executors(bench: _Bench) -> None:
 
 
 # Where one is broken that others build on, those are not judged; no rule needs those from `resumes` on.
-_CHECKS: tuple[Check[_Bench], ...] = (
-    Check(rules=("configuration",), run=_configuration),
+_CHECKS: tuple[Check[Bench], ...] = (
+    # A user's method is built as its configuration is read, and what that returns is checked there.
+    Check(rules=("configuration",), run=lambda bench: require_comes_back(bench.config, "strategy")),
     Check(rules=("travels",), run=_travels, needs=("configuration",)),
     Check(rules=_INSTRUMENTED, run=_first_run, needs=("travels",)),
     Check(rules=("moves",), run=_moves, needs=_INSTRUMENTED),
@@ -400,11 +391,11 @@ def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
         _, models = models_of(Path(folder) / "run")
     start = prepare(config).start
     values = {j: models[f"global/{j}"] - start[j].numpy() for j in sorted(start)}
-    total = hashlib.sha256()
-    for name, value in values.items():
-        total.update(f"{name}\0{value.shape}\0".encode() + value.tobytes())
+    sha256 = sha256_of(
+        b"".join(f"{name}\0{value.shape}\0".encode() + value.tobytes() for name, value in values.items())
+    )
     machine = machine_facts().model_copy(update={"device": device_name(device)})
-    return ReferenceNumbers(machine=machine, sha256=total.hexdigest(), values=values)
+    return ReferenceNumbers(machine=machine, sha256=sha256, values=values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Kind, Params, Part, Selection, all_finite
+from relief_ray.core.groups import (
+    WHOLE,
+    GroupId,
+    GroupLayout,
+    Kind,
+    Params,
+    Part,
+    Selection,
+    all_finite,
+    described,
+    vector_violation,
+)
 from relief_ray.core.messages import Models, Update
 
 Format = Literal["float32", "float16", "bfloat16", "int8"]
@@ -31,22 +42,16 @@ _TYPES: Final[Mapping[Format, torch.dtype]] = {
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,
 }
-# First bytes of a payload, by format and whether it is sparse.
-_MAGIC: Final[Mapping[tuple[Format, bool], bytes]] = {
-    ("float32", False): b"RLF1",
-    ("float32", True): b"RLS1",
-    ("float16", False): b"RLH1",
-    ("float16", True): b"RLH2",
-    ("bfloat16", False): b"RLB1",
-    ("bfloat16", True): b"RLB2",
-    ("int8", False): b"RLI1",
-    ("int8", True): b"RLI2",
+# First bytes of a payload, dense and sparse.
+_MAGIC: Final[Mapping[Format, tuple[bytes, bytes]]] = {
+    "float32": (b"RLF1", b"RLS1"),
+    "float16": (b"RLH1", b"RLH2"),
+    "bfloat16": (b"RLB1", b"RLB2"),
+    "int8": (b"RLI1", b"RLI2"),
 }
-_FORMATS: Final[Mapping[bytes, tuple[Format, bool]]] = {magic: key for key, magic in _MAGIC.items()}
+# Format of a payload, and whether it is sparse, by its first bytes.
+_FORMATS: Final = {pair[is_sparse]: (form, is_sparse) for form, pair in _MAGIC.items() for is_sparse in (False, True)}
 _ROWS = b"RLR1"
-_LARGEST: Final[Mapping[Format, float]] = {
-    form: torch.finfo(torch.float32 if form == "int8" else kind).max for form, kind in _TYPES.items()
-}
 _LARGEST_CODE = 127
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 Rows = Mapping[str, Tensor]
@@ -89,7 +94,7 @@ def encode(
     ``kept[j]``: a bool for each selected value, where the others are zero and need not be sent.
     """
     header = _header(layout, selection)
-    pieces = [_MAGIC[form, kept is not None], struct.pack("<I", len(header)), header]
+    pieces = [_MAGIC[form][kept is not None], struct.pack("<I", len(header)), header]
     pieces += [np.packbits(kept[j].numpy()).tobytes() for j in selection] if kept is not None else []
     for j, part in selection.items():
         scales, codes = _coded(params[j], layout.lengths(j, part), form)
@@ -115,11 +120,11 @@ def decode(layout: GroupLayout, payload: bytes | Tensor) -> tuple[Selection, dic
             raise ValueError("a group is named twice")
         if unknown := [j for j in selection if j not in layout]:
             raise ValueError(f"unknown groups {unknown}")
-        if [count for *_, count in rows] != [layout.num_values({j: part}) for j, part in selection.items()]:
+        sizes = {j: layout.num_values({j: part}) for j, part in selection.items()}
+        if [count for *_, count in rows] != list(sizes.values()):
             raise ValueError("its counts are not those of the layout")
     except (struct.error, TypeError, ValueError) as error:
         raise ValueError(f"payload header cannot be read: {error}") from error
-    sizes = {j: layout.num_values({j: part}) for j, part in selection.items()}
     read = _Reader(data, 8 + length)
     kept = {j: read.bits(n) for j, n in sizes.items()} if is_sparse else {}
     num_kept = sum(int(mask.sum()) for mask in kept.values()) if is_sparse else None
@@ -201,18 +206,22 @@ def mismatch(layout: GroupLayout, update: Update) -> str:
     """What of an update's groups, lengths, type or ``kept`` is not as its assignment asks; empty: nothing."""
     up = update.receipt.assignment.up
     if set(update.delta) != set(up):
-        return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
+        groups = sorted(map(str, update.delta))
+        return f"delta has groups {groups}, expected those of its assignment, {sorted(up)}; send what `up` names"
     for j, delta in update.delta.items():
-        expected = layout.num_values({j: up[j]})
-        if delta.dtype != torch.float32 or delta.shape != (expected,):
-            return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
-    for j, mask in update.kept.items():
-        if j not in up or mask.shape != update.delta[j].shape or mask.dtype != torch.bool:
-            found = f"{mask.dtype} of shape {tuple(mask.shape)}"
-            return f"group {j!r}: `kept` is {found}, expected a bool for each value that is sent"
-        if lost := int(update.delta[j][~mask].count_nonzero()):
-            return f"group {j!r}: {lost} values that `kept` leaves out are not 0, but only kept values are sent"
-    return ""
+        if violation := vector_violation(delta, layout.num_values({j: up[j]})):
+            return f"delta, group {j!r}: {violation}"
+    if update.kept and set(update.kept) != set(up):
+        return f"kept has groups {sorted(map(str, update.kept))}, expected a mask for each group of delta, {sorted(up)}"
+    wrong = ((j, _mask_violation(mask, update.delta[j])) for j, mask in update.kept.items())
+    return next((f"kept, group {j!r}: {violation}" for j, violation in wrong if violation), "")
+
+
+def _mask_violation(mask: object, delta: Tensor) -> str:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != delta.shape:
+        return f"found {described(mask)}, expected a bool for each value of delta"
+    lost = int(delta[~mask].count_nonzero())
+    return f"{lost} values outside are not 0, expected 0 there, since they are not sent" if lost else ""
 
 
 def lost_share(before: int, after: int) -> float:
@@ -230,7 +239,8 @@ def _unfit(params: Params, decoded: Params, form: Format) -> str:
     for j, values in decoded.items():
         if not all_finite(values):
             value = float(params[j][~params[j].isfinite()][0]) if not all_finite(params[j]) else _largest(params[j])
-            why = f"is beyond {form}, whose largest value is {_LARGEST[form]:g}"
+            largest = torch.finfo(torch.float32 if form == "int8" else _TYPES[form]).max
+            why = f"is beyond {form}, whose largest value is {largest:g}"
             return f"group {j!r}: {value:g} {why if isfinite(value) else f'cannot be sent as {form}'}"
     return ""
 

@@ -1,4 +1,4 @@
-"""Descriptions of modules that a method adds to a backbone; built by ``models.extra.build``."""
+"""Descriptions of modules that a method adds to a backbone; built by ``models.extra.with_extra_modules``."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ def _canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
-def _as_drawn(state: ServerState) -> bool:
-    """Return False: the participants of every round are drawn."""
+def _no(of: object) -> bool:
+    """Return False: the participants of every round are drawn; no round leaves groups untrained on purpose."""
     return False
 
 
@@ -151,11 +151,6 @@ class PlannedRun:
     context: RoundContext
     clock: str
     participation: float
-
-
-def _always_trains(context: RoundContext) -> bool:
-    """Return False: no round leaves groups untrained on purpose."""
-    return False
 
 
 def _no_warnings(run: PlannedRun) -> tuple[str, ...]:
@@ -207,7 +202,7 @@ class Insight:
     deadline_s: Callable[[RoundContext], float] | None = None
     deadline_text: str = ""
     warnings: Callable[[PlannedRun], tuple[str, ...]] = _no_warnings
-    rests: Callable[[RoundContext], bool] = _always_trains
+    rests: Callable[[RoundContext], bool] = _no
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = _no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None
 
@@ -254,7 +249,7 @@ class Strategy:
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = _canonical_global
-    everybody: Callable[[ServerState], bool] = _as_drawn
+    everybody: Callable[[ServerState], bool] = _no
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     insight: Insight = Insight()
     averaging: Averaging = Averaging()
@@ -302,7 +297,7 @@ def run_round(
     if not tasks:  # nobody is there, or the method asks none of those who are: the round passes without a step
         idle = Trained(reduced=Reduced(sums={}, receipts=()), states={})
         costs = accountant.cost((), context.fleet)
-        return RoundResult(state=state, tasks=(), trained=idle, charged=(), costs=costs, server_s=0.0)
+        return RoundResult(state=state, tasks=(), trained=idle, charged=(), costs=costs)
     states = {t.client: store.load(t.client) for t in tasks}
     trained = executor.train(context.round, context.received(state.models), tasks, states)
     if not trained.reduced.receipts:

@@ -15,6 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from relief_ray.support.errors import kind_in_words
+
 GroupId = str
 Kind = Literal["weight", "bias", "lora_a", "lora_b"]
 Role = Literal["fusion_a", "fusion_b", "encoder", "head", "exit", "unimodal_head", "connector", "expert", "router"]
@@ -266,6 +268,28 @@ def all_finite(values: Tensor) -> bool:
         return True
     low, high = values.aminmax()
     return isfinite(float(low)) and isfinite(float(high))
+
+
+def described(value: object) -> str:
+    """A tensor in messages: ``torch.float32 (3,)``, ``torch.float32 (3,) on cuda:0``; of anything else its kind."""
+    if not isinstance(value, Tensor):
+        return kind_in_words(value)
+    return f"{value.dtype} {tuple(value.shape)}" + ("" if value.device.type == "cpu" else f" on {value.device}")
+
+
+def vector_violation(value: object, numel: int) -> str:
+    """What is wrong with what should be a float32 vector of so many values in the CPU's memory."""
+    is_one = isinstance(value, Tensor) and value.dtype == torch.float32 and value.shape == (numel,)
+    if not isinstance(value, Tensor) or not is_one or value.device.type != "cpu":
+        return f"{described(value)}, expected float32 vectors of {numel} values"
+    return gradient_violation(value)
+
+
+def gradient_violation(value: Tensor) -> str:
+    """What is wrong with a tensor that should be values alone."""
+    if value.is_neg():
+        return "a view that negates another tensor, expected values alone: .resolve_neg()"
+    return "a tensor that requires a gradient, expected values alone: .detach()" if value.requires_grad else ""
 
 
 def inner_product(x_N: Tensor, y_N: Tensor) -> float:

@@ -92,16 +92,20 @@ def staying() -> Iterator[None]:
 @contextmanager
 def unchanged() -> Iterator[None]:
     """Inside the block the environment is as if no user's code had been loaded: for processes that are started."""
-    now = dict(os.environ)
-    for name, value in _CHANGED.items():
+    now = {name: os.environ.get(name) for name in _CHANGED}
+    _set_variables(_CHANGED)
+    try:
+        yield
+    finally:
+        _set_variables(now)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.update(now)
 
 
 def take_as_copies(originals: Mapping[str, str]) -> None:

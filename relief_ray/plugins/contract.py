@@ -19,9 +19,21 @@ import torch
 from torch import Tensor
 
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
+from relief_ray.core.codec import mismatch
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, RoundContext, Strategy, first_not_finite
-from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, all_finite
+from relief_ray.core.groups import (
+    GroupId,
+    GroupLayout,
+    ParamGroup,
+    Params,
+    Part,
+    Selection,
+    all_finite,
+    described,
+    gradient_violation,
+    vector_violation,
+)
 from relief_ray.core.messages import (
     MAX_EPOCHS,
     STORED_TYPES,
@@ -40,7 +52,7 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.protocols import Explanation
 from relief_ray.plugins.blame import called, require, users_function
-from relief_ray.support.errors import shown
+from relief_ray.support.errors import kind_in_words, shown
 
 _Function = Callable[..., object]
 _Check = Callable[..., str]
@@ -55,11 +67,7 @@ def kind_violation(value: object, kind: type, what: str = "") -> str:
     if isinstance(value, kind):
         return ""
     name = kind.__name__ if kind.__module__ in ("builtins", "torch") else f"{kind.__module__}.{kind.__name__}"
-    return f"{what}returned {_a(value)}, expected {'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-def _a(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return f"{what}returned {kind_in_words(value)}, expected {'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _is(value: object, kind: type) -> bool:
@@ -78,7 +86,7 @@ def _is_number(value: object) -> bool:
 def _tasks_violation(tasks: object, state: ServerState, context: RoundContext) -> str:
     """What is wrong with a round's assignments: wrong kind, client, model, group, or flow of a group."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-        return f"returned {_a(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
+        return f"returned {kind_in_words(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
     clients, participants = set[ClientId](), [c.id for c in context.participants]
     for task in tasks:
         if violation := kind_violation(task, Assignment):
@@ -97,7 +105,7 @@ def _task_violation(task: Assignment, models: Collection[str], layout: GroupLayo
     """What is wrong with one assignment by itself."""
     who = f"client {shown(task.client)}"
     if not _is(task.client, int):
-        return f"{who}: found {_a(task.client)}, expected the number of a client"
+        return f"{who}: found {kind_in_words(task.client)}, expected the number of a client"
     if task.view not in models:
         return f"{who} starts from model {shown(task.view)}; models are {sorted(models)}"
     for name in _SELECTIONS:
@@ -116,7 +124,7 @@ def _task_violation(task: Assignment, models: Collection[str], layout: GroupLayo
 
 def _selection_violation(selection: object, known: Container[object], ids: Iterable[GroupId]) -> str:
     if not isinstance(selection, Mapping):
-        return f"found {_a(selection)}, expected groups and their parts, as layout.select(..) gives them"
+        return f"found {kind_in_words(selection)}, expected groups and their parts, as layout.select(..) gives them"
     if unknown := [j for j in selection if j not in known]:
         return f"groups {shown(unknown)} are unknown; there are {list(ids)}"
     wrong = next((part for part in selection.values() if not isinstance(part, Part)), None)
@@ -125,7 +133,7 @@ def _selection_violation(selection: object, known: Container[object], ids: Itera
 
 def _first_no_number(values: object) -> str:
     if not isinstance(values, Mapping):
-        return f"found {_a(values)}"
+        return f"found {kind_in_words(values)}"
     return next((f"found {shown(name)}: {shown(v)}" for name, v in values.items() if not _is_number(v)), "")
 
 
@@ -160,35 +168,19 @@ def _state_violation(state: ServerState, layout: GroupLayout) -> str:
         return f"models are {shown(state.models)}, expected a model at least, by name"
     for name, params in state.models.items():
         if not _is(params, Mapping):
-            return f"model {shown(name)} is {_a(params)}, expected a vector by group"
+            return f"model {shown(name)} is {kind_in_words(params)}, expected a vector by group"
         if set(params) != set(layout.ids):
             return f"model {name!r} has groups {list(params)}, expected {list(layout.ids)}"
         for j, theta in params.items():
-            if violation := _vector_violation(theta, layout[j].numel):
+            if violation := vector_violation(theta, layout[j].numel):
                 return f"{name!r}, group {j!r}: {violation}"
     return _extras_violation(state)
-
-
-def _vector_violation(value: object, numel: int) -> str:
-    """What is wrong with what should be a float32 vector of so many values in the CPU's memory."""
-    if not isinstance(value, Tensor):
-        return f"{_a(value)}, expected float32 vectors (torch.Tensor) of {numel} values"
-    if value.dtype != torch.float32 or value.shape != (numel,) or value.device.type != "cpu":
-        place = "" if value.device.type == "cpu" else f" on {value.device}"
-        return f"{value.dtype} {tuple(value.shape)}{place}, expected float32 vectors of {numel} values"
-    return _gradient_violation(value)
-
-
-def _gradient_violation(value: Tensor) -> str:
-    if value.is_neg():
-        return "a view that negates another tensor, expected values alone: .resolve_neg()"
-    return "a tensor that requires a gradient, expected values alone: .detach()" if value.requires_grad else ""
 
 
 def _text_violation(value: object) -> str:
     """What is wrong with what should be a text that a file can hold."""
     if not isinstance(value, str):
-        return f"{_a(value)}, expected a text"
+        return f"{kind_in_words(value)}, expected a text"
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -203,12 +195,12 @@ _MOST_FLOAT = 2**1023
 def _tensor_violation(value: object) -> str:
     """What is wrong with what should be a tensor that a checkpoint can hold."""
     if not isinstance(value, Tensor):
-        return f"{_a(value)}, expected a tensor"
+        return f"{kind_in_words(value)}, expected a tensor"
     odd = "nested" if value.is_nested else "meta" if value.is_meta else str(value.layout).replace("torch.strided", "")
     if odd or value.is_quantized or value.dtype not in STORED_TYPES:
         layout = odd and f", {odd}"
         return f"{value.dtype}{layout}, expected a dense tensor of {', '.join(map(str, STORED_TYPES))}"
-    return _gradient_violation(value)
+    return gradient_violation(value)
 
 
 _NO_JSON = (TypeError, ValueError, RecursionError)
@@ -336,7 +328,7 @@ def _chosen_violation(chosen: object, client: ClientInfo, groups: Sequence[Param
     """What is wrong with the groups that a client is to train."""
     ids = [group.id for group in groups]
     if not isinstance(chosen, list | tuple) or not chosen:
-        found = _a(chosen) if chosen or not isinstance(chosen, list | tuple) else "no group"
+        found = kind_in_words(chosen) if chosen or not isinstance(chosen, list | tuple) else "no group"
         return f"returned {found} for client {client.id}, expected a list of one at least of {ids}"
     unknown = [each for each in chosen if getattr(each, "id", each) not in ids]
     return f"returned {shown(unknown)} for client {client.id}, expected some of {ids}" if unknown else ""
@@ -351,8 +343,8 @@ def _stepped_violation(stepped: object, mean: Params, _: object) -> str:
         if j not in mean:
             return f"the step has group {shown(j)}, expected some of {list(mean)}"
         if not isinstance(moved, Tensor) or not moved.is_floating_point() or moved.shape != mean[j].shape:
-            found = f"{moved.dtype} {tuple(moved.shape)}" if isinstance(moved, Tensor) else _a(moved)
-            return f"the step of group {j!r} is {found}, expected a vector like its mean, of {len(mean[j])} values"
+            like = f"expected a vector like its mean, of {len(mean[j])} values"
+            return f"the step of group {j!r} is {described(moved)}, {like}"
     missing = [j for j in mean if j not in step]
     if missing:
         return f"the step lacks group {missing[0]!r}, expected every group of mean; mean[j] * 0 leaves one as it is"
@@ -377,7 +369,7 @@ def _kept_violation(value: object) -> str:
         is_json = _through_json(value) == value
     except _NO_JSON:
         is_json = False
-    return "" if is_json else f"{_a(value)}, expected a tensor, a JSON value (no NaN), or a mapping of such"
+    return "" if is_json else f"{kind_in_words(value)}, expected a tensor, a JSON value (no NaN), or a mapping of such"
 
 
 def times_violation(times: object) -> str:
@@ -423,7 +415,7 @@ def _observed_violation(rows: Mapping[object, object], _: LocalStep) -> str:
     """What is wrong with the rows about a batch."""
     for name, value in rows.items():
         if not isinstance(value, Tensor) or not value.ndim:
-            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else _a(value)
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else kind_in_words(value)
             return f"{name!r} is {what}, expected a tensor with a row per window"
     return ""
 
@@ -438,7 +430,8 @@ def _sent_violation(sent: Update, context: ClientContext, made: Update) -> str:
         return violation.replace("returned", "found")
     task, assigned, layout = sent.receipt.assignment, made.receipt.assignment, context.layout
     if not _is(task, Assignment) or not _is(sent.receipt.work, Work):
-        return f"receipt: found {_a(task)} and {_a(sent.receipt.work)}, expected an Assignment and its Work"
+        found = f"{kind_in_words(task)} and {kind_in_words(sent.receipt.work)}"
+        return f"receipt: found {found}, expected an Assignment and its Work"
     if claim := (
         _differing(task, assigned, {"up"})
         or _differing(sent.receipt.work, made.receipt.work, set())
@@ -451,7 +444,7 @@ def _sent_violation(sent: Update, context: ClientContext, made: Update) -> str:
         return f"up: {violation}"
     if assigned.up and not task.up:
         return f"client {task.client} sends no group, expected those of its assignment, {sorted(assigned.up)}, or some"
-    return _payload_violation(sent, layout) or _bytes_violation(sent, made, layout)
+    return _payload_violation(sent, layout) or _bytes_violation(sent, made)
 
 
 def _differing(value: object, expected: object, without: Collection[str]) -> str:
@@ -465,41 +458,26 @@ def _differing(value: object, expected: object, without: Collection[str]) -> str
 
 
 def _payload_violation(sent: Update, layout: GroupLayout) -> str:
-    up = sent.receipt.assignment.up
-    if not _is(sent.delta, Mapping):
-        return f"delta: found {_a(sent.delta)}, expected a vector by group"
-    if set(sent.delta) != set(up):
-        return (
-            f"delta has groups {sorted(map(str, sent.delta))}, expected those of its assignment, {sorted(up)}; send "
-            "what `up` names"
-        )
-    for j, delta in sent.delta.items():
-        if violation := _vector_violation(delta, layout.num_values({j: up[j]})):
-            return f"delta, group {j!r}: {violation}"
-    for name, values in (("stats", sent.receipt.stats), ("state", sent.state)):
+    """What is wrong with the tensors of an update that ``after`` returned."""
+    tensors = {"stats": sent.receipt.stats, "state": sent.state}
+    for name, values in ({"delta": sent.delta, "kept": sent.kept} | tensors).items():
         if not _is(values, Mapping):
-            return f"{name}: found {_a(values)}, expected tensors by name"
+            return f"{name}: found {kind_in_words(values)}, expected tensors by name"
+    if violation := mismatch(layout, sent):
+        return violation
+    for name, values in tensors.items():
         for key, value in values.items():
             if violation := _tensor_violation(value):
                 return f"{name}[{key!r}] is {violation}"
     return ""
 
 
-def _bytes_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
-    """What is wrong with the bytes beside the payload, where ``after`` changed them, or with ``kept``."""
+def _bytes_violation(sent: Update, made: Update) -> str:
+    """What is wrong with the bytes beside the payload, where ``after`` changed them."""
     for name in ("bytes_down", "bytes_up"):
         beside = getattr(sent.receipt, name)
         if not _is(beside, int) or _is(beside, bool) or beside < getattr(made.receipt, name):
             return f"receipt: {name} = {shown(beside)}, expected a whole number of bytes beside the payload, at least 0"
-    if not sent.kept:
-        return ""
-    if not _is(sent.kept, Mapping) or set(sent.kept) != set(sent.delta):
-        return f"kept: found {_a(sent.kept)}, expected a mask for each group of delta"
-    for j, mask in sent.kept.items():
-        if not _is(mask, Tensor) or mask.dtype != torch.bool or mask.shape != sent.delta[j].shape:
-            return f"kept, group {j!r}: found {_a(mask)}, expected a bool for each value of delta"
-        if bool(sent.delta[j][~mask].count_nonzero()):
-            return f"kept, group {j!r}: values outside are not 0, expected 0 there, since they are not sent"
     return ""
 
 

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import tokenize
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,7 +38,7 @@ from relief_ray.plugins.blame import (
     text_of,
     user_line,
 )
-from relief_ray.plugins.reads import noting_import
+from relief_ray.plugins.reads import AT_IMPORT, noting
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.files import sha256_of
 from relief_ray.support.frozen import strictly
@@ -78,6 +77,11 @@ class SourceFile:
     name: str
     content: bytes
     origin: str
+
+    @property
+    def module(self) -> str:
+        """The name by which it is imported."""
+        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @property
     def sha256(self) -> str:
@@ -280,7 +284,7 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
         sys.path.append(here)
     before = _changed_torch()
     try:
-        with loading(), noting_import(), staying():
+        with loading(), noting(AT_IMPORT), staying():
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
@@ -373,13 +377,6 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:
     """Return the modules of configured import paths, each once: ``my.module`` of ``my.module:MyMethod``."""
     return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name) and not is_stored(name)}))
-
-
-def line_in(error: BaseException, module: str) -> str:
-    """Return `` (FILE, line N)``, the innermost line of a user's ``module`` in the error's traceback, or nothing."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" ({original(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:

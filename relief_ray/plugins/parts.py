@@ -68,13 +68,15 @@ def _part_of(text: str, name: str) -> str | None:
     Other lines are blank, so that errors name a line of the whole.
     """
     body = [node for node in ast.parse(text).body if not is_main_block(node)]
-    binding: dict[str, list[ast.stmt]] = {}
-    imported = {bound for node in body if isinstance(node, ast.Import | ast.ImportFrom) for bound in _bound(node)}
-    for node in body:
-        for bound in dict.fromkeys([*_bound(node), *_changed(node, imported)]):
-            binding.setdefault(bound, []).append(node)
-    if name not in {bound for node in body for bound in _bound(node)}:
+    bound = {node: _names(ast.unparse(node))[0] for node in body}
+    if not any(name in names for names in bound.values()):
         return None
+    imported = set[str]().union(*(bound[node] for node in body if isinstance(node, ast.Import | ast.ImportFrom)))
+    always = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == _ALWAYS]
+    binding: dict[str, list[ast.stmt]] = {_ALWAYS: [*always]}
+    for node, names in bound.items():
+        for each in names | set(_changed(node, imported)):
+            binding.setdefault(each, []).append(node)
     lines, kept, todo = text.split("\n"), set[int](), [_ALWAYS, name]
     while todo:
         for node in binding.pop(todo.pop(), []):
@@ -82,72 +84,42 @@ def _part_of(text: str, name: str) -> str | None:
             part = range(first - 1, node.end_lineno or first)
             if not kept.issuperset(part):
                 kept.update(part)
-                todo += [*_globals("\n".join(lines[i] for i in part)), *_bound(node)]
+                todo += set().union(*_names("\n".join(lines[i] for i in part)))
     return "".join(f"{lines[i] if i in kept else ''}\n" for i in range(max(kept) + 1))
 
 
-# What ``from __future__ import ..`` is taken to bind: it changes how the others are read.
+# ``from __future__ import ..`` changes how the others are read.
 _ALWAYS = "__future__"
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
-    """Names that a statement of a module binds, in its blocks too."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.ImportFrom) and node.module == _ALWAYS:
-        yield _ALWAYS
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    else:
-        yield from (n.id for n in _outside_blocks(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-        yield from (name for block in _blocks(node) for name in _bound(block))
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Names of the module that a source binds, and those that it reads, in its functions and annotations too."""
+    bound, read = set[str](), set[str]()
+    tables = [symtable.symtable(source, "cell", "exec")]
+    for table in tables:
+        tables += table.get_children()
+        names = [s for s in table.get_symbols() if table.get_type() == "module" or s.is_global()]
+        bound.update(s.get_name() for s in names if s.is_assigned() or s.is_imported())
+        read.update(s.get_name() for s in names if s.is_referenced())
+    return bound, read
 
 
-def _changed(node: ast.stmt, imported: Collection[str]) -> Iterator[str]:
+def _changed(node: ast.AST, imported: Collection[str]) -> Iterator[str]:
     """Names whose values a statement of a module changes: ``N.x = 1``, ``N["a"] += 1``, ``N.append(1)``.
 
-    Calls of what is ``imported`` change nothing here: ``rr.run(..)``.
+    Calls of what is ``imported`` change nothing here: ``rr.run(..)``. Nor do definitions.
     """
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
-    for each in _outside_blocks(node):
-        is_place = isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load)
-        is_call = isinstance(node, ast.Expr) and each is node.value and isinstance(each, ast.Call)
-        root = each if is_place else each.func if is_call and isinstance(each, ast.Call) else None
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-            if isinstance(root, ast.Name) and (is_place or root.id not in imported):
-                yield root.id
-    yield from (name for block in _blocks(node) for name in _changed(block, imported))
-
-
-def _blocks(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements in the blocks of a compound one, such as ``try`` or ``if``."""
+    is_place = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
+    call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    root = call.func if call else node if is_place else None
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+        if isinstance(root, ast.Name) and (is_place or root.id not in imported):
+            yield root.id
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt):
-            yield child
-        elif isinstance(child, ast.ExceptHandler | ast.match_case):
-            yield from _blocks(child)
-
-
-def _outside_blocks(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a statement that are in none of its blocks."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _outside_blocks(child)
-
-
-def _globals(source: str) -> set[str]:
-    """Names of the module that a source reads, in its functions and annotations too."""
-
-    def walk(table: symtable.SymbolTable) -> Iterator[str]:
-        is_module = table.get_type() == "module"
-        yield from (s.get_name() for s in table.get_symbols() if s.is_referenced() and (is_module or s.is_global()))
-        for child in table.get_children():
-            yield from walk(child)
-
-    return set(walk(symtable.symtable(source, "cell", "exec")))
+        yield from _changed(child, imported)
 
 
 def _refuse_lacking(source: str, place: str, where: str, known: Mapping[str, object]) -> None:
@@ -156,8 +128,8 @@ def _refuse_lacking(source: str, place: str, where: str, known: Mapping[str, obj
     Raises:
         UserError: it reads names that it does not define but another cell does; the message has the lines to add.
     """
-    bound = {each for node in ast.parse(source).body for each in _bound(node)}
-    lacking = sorted(each for each in _globals(source) - bound - vars(builtins).keys() if each in known)
+    bound, read = _names(source)
+    lacking = sorted(each for each in read - bound - vars(builtins).keys() if each in known)
     if lacking:
         lines = "\n".join(f"    {_line_for(each, known[each])}" for each in lacking)
         raise UserError(

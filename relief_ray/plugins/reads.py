@@ -153,23 +153,15 @@ def _install() -> None:
 
 
 @contextmanager
-def noting() -> Iterator[Reads]:
-    """What users' code reads in the block, from whichever thread; complete after it."""
+def noting(into: Reads | None = None) -> Iterator[Reads]:
+    """What users' code reads in the block, from whichever thread; complete after it.
+
+    ``into``: it is added to this (``AT_IMPORT``), without what threads of nobody's read.
+    """
     _install()
-    reads = Reads(before=frozenset(thread.ident or 0 for thread in threading.enumerate()))
+    reads = into or Reads(before=frozenset(thread.ident or 0 for thread in threading.enumerate()))
     _WAITING.append(reads)
     try:
         yield reads
     finally:
         _WAITING.remove(reads)
-
-
-@contextmanager
-def noting_import() -> Iterator[None]:
-    """As ``noting``, for the import of a user's module: kept in ``AT_IMPORT``."""
-    _install()
-    _WAITING.append(AT_IMPORT)
-    try:
-        yield
-    finally:
-        _WAITING.remove(AT_IMPORT)

@@ -72,6 +72,11 @@ def shown(value: object) -> str:
     return clipped(repr(value))
 
 
+def kind_in_words(value: object) -> str:
+    """What a value is that should be something else: ``None``, or ``a dict``."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def counted(number: int, noun: str) -> str:
     """``1 run``, ``3 runs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

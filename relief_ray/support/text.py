@@ -17,6 +17,11 @@ from relief_ray.support.table import word_table
 WIDTH: Final = 80
 
 
+def first_few(lines: Sequence[str], most: int, more: str = "and {} more") -> list[str]:
+    """The first lines, and one that says how many more there are."""
+    return [*lines[:most], *([more.format(len(lines) - most)] if len(lines) > most else [])]
+
+
 class Printed:
     """Base of a result in words: a Python prompt and a notebook show what ``print`` shows."""
 

@@ -49,10 +49,10 @@ def test_this_machine_repeats_itself_and_another_order_of_summing_is_far_from_th
     try:
         reference = reference_numbers()
         assert agreement(reference_numbers(), reference).is_same
-        monkeypatch.setattr(module, "_REFERENCE_SETTINGS", (*module._REFERENCE_SETTINGS, "training.micro_batch=3"))
+        monkeypatch.setattr(module, "_REFERENCE_SETTINGS", {**module._REFERENCE_SETTINGS, "training.micro_batch": 3})
         other = agreement(reference_numbers(), reference)
         assert not other.is_same and 0 < other.difference < WITHIN / 5
-        monkeypatch.setattr(module, "_REFERENCE_SETTINGS", (*module._REFERENCE_SETTINGS, "training.lr=0.31"))
+        monkeypatch.setattr(module, "_REFERENCE_SETTINGS", {**module._REFERENCE_SETTINGS, "training.lr": 0.31})
         assert agreement(reference_numbers(), reference).difference > 100 * WITHIN, "a wrong step is seen"
     finally:
         torch.set_num_threads(before)

@@ -277,14 +277,14 @@ def test_a_sent_update_is_rounded_once_and_charged_what_its_payload_has(form):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"delta": {}}, "sent groups ['g'] that do not match its assignment"),
-        ({"delta": {"g": torch.ones(3)}}, "expected float32 (4,)"),
-        ({"delta": {"g": torch.ones(4, dtype=torch.float64)}}, "sent torch.float64 of shape (4,)"),
-        ({"delta": {"g": torch.ones(4), "h": torch.ones(1)}}, "sent groups ['h']"),
-        ({"kept": {"g": torch.tensor([True, False, True, False])}}, "2 values that `kept` leaves out are not 0"),
-        ({"kept": {"g": torch.ones(3, dtype=torch.bool)}}, "`kept` is torch.bool of shape (3,)"),
-        ({"kept": {"g": torch.ones(4, dtype=torch.int64)}}, "group 'g': `kept` is torch.int64"),
-        ({"kept": {"h": torch.ones(4, dtype=torch.bool)}}, "group 'h': `kept` is torch.bool of shape (4,)"),
+        ({"delta": {}}, "delta has groups [], expected those of its assignment, ['g']; send what"),
+        ({"delta": {"g": torch.ones(3)}}, "delta, group 'g': torch.float32 (3,), expected float32 vectors of 4 values"),
+        ({"delta": {"g": torch.ones(4, dtype=torch.float64)}}, "delta, group 'g': torch.float64 (4,), expected"),
+        ({"delta": {"g": torch.ones(4), "h": torch.ones(1)}}, "delta has groups ['g', 'h'], expected those"),
+        ({"kept": {"g": torch.tensor([True, False, True, False])}}, "kept, group 'g': 2 values outside are not 0"),
+        ({"kept": {"g": torch.ones(3, dtype=torch.bool)}}, "kept, group 'g': found torch.bool (3,), expected a bool"),
+        ({"kept": {"g": torch.ones(4, dtype=torch.int64)}}, "group 'g': found torch.int64 (4,)"),
+        ({"kept": {"h": torch.ones(4, dtype=torch.bool)}}, "kept has groups ['h'], expected a mask"),
     ],
 )
 def test_an_update_that_does_not_match_its_assignment_is_refused_alike_in_every_format(form, changes, reason):

@@ -493,7 +493,7 @@ def test_a_users_method_explains_itself(hooked, tmp_path):
 
 
 def test_fleet_shows_the_deadline_of_a_users_method(hooked):
-    text = str(show("quick", typed(f"strategy={hooked}:Hooked")).text)
+    text = "\n".join(show("quick", typed(f"strategy={hooked}:Hooked")).text)
     assert "the deadline of Half & half in round 1" in text
     assert [line.split()[2:] for line in text.splitlines() if line.strip().startswith("T*, s")] == [["0.500"] * 3]
 

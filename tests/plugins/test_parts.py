@@ -144,6 +144,11 @@ def test_lines_that_bring_a_name_into_a_cell():
         ("try:\n    import a\nexcept E:\n    a = None\nN = a", "try:\n    import a\nexcept E:\n    a = None\nN = a\n"),
         ("from __future__ import annotations\nN = 1", "from __future__ import annotations\nN = 1\n"),
         ("from t import L\nclass N:\n    x: L", "from t import L\nclass N:\n    x: L\n"),
+        # A comprehension's variable is its own, also where the module has one of that name.
+        ("k = 1\nN = [k for k in run()]", "\nN = [k for k in run()]\n"),
+        ("k = 1\n[N := k for _ in run()]", "k = 1\n[N := k for _ in run()]\n"),
+        ("match a:\n    case [k, *N]:\n        pass\nk = 1", "match a:\n    case [k, *N]:\n        pass\nk = 1\n"),
+        ("n = 0\ndef N():\n    global n\n    n = 1", "n = 0\ndef N():\n    global n\n    n = 1\n"),
     ],
 )  # fmt: skip
 def test_of_a_text_only_what_the_definition_needs_is_kept(text, kept):
