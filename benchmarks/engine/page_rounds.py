@@ -8,7 +8,7 @@ from benchmarks.engine.missed import START
 from benchmarks.engine.noop import KINDS
 from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS
 from benchmarks.engine.recording import NUM_CLIENTS
-from benchmarks.engine.start import HELD_WINDOWS, NUM_WINDOWS
+from benchmarks.engine.start import HELD_WINDOWS, MANY, NUM_WINDOWS
 from benchmarks.engine.tables import Found, Row, number, table, value_of
 from relief_ray.core.stages import Engine
 
@@ -80,6 +80,13 @@ def _start(figures: Found) -> str:
         few += (
             f" 100 clients of {HELD_WINDOWS} windows, which fill what hosts may keep of them "
             f"({number(figures['pss_n100_held_cache_mib'])} MiB each), take {number(figures['pss_n100_held_gib'])} GiB."
+        )
+    if f"pss_n{MANY}_gib" in figures:
+        keys = "last_round_s", "gib"
+        ratios = [value_of(figures, f"pss_n{MANY}_{key}") / value_of(figures, f"pss_n100_{key}") for key in keys]
+        few += (
+            f" {MANY:,} clients of {NUM_WINDOWS} windows take {number(figures[f'pss_n{MANY}_last_round_s'])} s a round "
+            f"and {number(figures[f'pss_n{MANY}_gib'])} GiB, {' and '.join(map(number, ratios))} times what 100 take."
         )
     command = (
         f" `relief-ray run` itself, with its command line, real data from the cache and MLflow: "

@@ -21,6 +21,7 @@ GIB = 2**30
 WAIT_S, SAMPLE_S, CHILD_S = 0.05, 0.25, 300.0
 # A client's windows; and few clients with as many windows together, which tells what clients cost from what windows do.
 NUM_WINDOWS, FEW = 32, 8
+MANY = 1000
 # So many windows that what hosts keep of them, prepared, reaches its bound.
 HELD_WINDOWS = 96
 COMMAND = (
@@ -60,19 +61,21 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, all_memory:
 def _other_memory(folder: Path, num_clients: int) -> Figures:
     return {
         **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
+        **_memory(folder, MANY, NUM_WINDOWS),
         **_memory(folder, num_clients, HELD_WINDOWS, "_held"),
         f"pss_n{num_clients}_held_cache_mib": CACHE_MIB["cpu"],
     }
 
 
 def _memory(folder: Path, num_clients: int, num_windows: int, case: str = "") -> Figures:
-    """Peak memory in GiB by kind of process; None where the system does not report it."""
+    """Peak memory in GiB by kind of process, None where the system does not report it; seconds of the last round."""
     seen: list[Mapping[str, int] | None] = []
-    begin(folder, num_clients, num_windows, seen.append)
+    seconds = begin(folder, num_clients, num_windows, seen.append)
     known = [kinds for kinds in seen if kinds is not None]
     most = max(known, key=lambda kinds: sum(kinds.values()), default=None)
     key, total = f"pss_n{num_clients}{case}", None if most is None else sum(most.values()) / GIB
-    return {f"{key}_gib": total, **{f"{key}_{kind}_gib": None if most is None else most[kind] / GIB for kind in KINDS}}
+    by_kind: Figures = {f"{key}_{kind}_gib": None if most is None else most[kind] / GIB for kind in KINDS}
+    return {f"{key}_gib": total, f"{key}_last_round_s": seconds["_last_round"], **by_kind}
 
 
 def command(folder: Path) -> float:
@@ -109,7 +112,7 @@ def begin(
     num_windows: int = NUM_WINDOWS,
     watch: Callable[[Mapping[str, int] | None], None] | None = None,
 ) -> Seconds:
-    """Start a run; ``watch`` is called with its processes' memory. Seconds until round 1 (``""``) and of each phase.
+    """Start a run, ``watch`` its processes' memory: seconds until round 1 (``""``), of each phase, of the last round.
 
     Raises:
         RuntimeError: the run failed.
@@ -123,6 +126,7 @@ def begin(
         "_imports": seen["imported_unix_s"] - began_s,
         "_setup": seen["prepared_unix_s"] - seen["imported_unix_s"],
         "_ray": seen["round_1_unix_s"] - seen["prepared_unix_s"],
+        "_last_round": seen["last_round_s"],
     }
 
 

@@ -27,7 +27,7 @@ def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
     RunFolder.create(path, run_record(experiment)).close()
     prepared = time()
     run_experiment(experiment, path)
-    first = read_rounds(path)[0]
+    first, last = read_rounds(path)
     committed = first.ended_unix_s
     seen = {
         "imported": imported,
@@ -35,7 +35,7 @@ def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
         "round_1": committed - first.wall_s,
         "committed": committed,
     }
-    out.write_text(json.dumps({f"{name}_unix_s": at for name, at in seen.items()}))
+    out.write_text(json.dumps({f"{name}_unix_s": at for name, at in seen.items()} | {"last_round_s": last.wall_s}))
 
 
 if __name__ == "__main__":

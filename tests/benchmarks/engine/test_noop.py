@@ -33,13 +33,21 @@ def test_actors_are_recognised_by_the_names_that_ray_gives_them():
 def test_memory_that_the_system_does_not_tell_is_not_none_at_all(monkeypatch, tmp_path):
     monkeypatch.setattr(noop, "Path", lambda *parts: Path(tmp_path, *(str(p).lstrip("/") for p in parts)))
     assert pss_by_kind(os.getpid()) is None
-    monkeypatch.setattr(start, "begin", lambda folder, clients, windows, watch: watch(pss_by_kind(1)))
+    begin = lambda folder, clients, windows, watch: watch(pss_by_kind(1)) or {"_last_round": None}  # noqa: E731
+    monkeypatch.setattr(start, "begin", begin)
     figures = start._memory(tmp_path, 100, 32)
     assert set(figures.values()) == {None} and "| – | not measured |" in targets(figures)
 
 
 def test_the_most_of_all_moments_counts(monkeypatch, tmp_path):
     moments = [dict.fromkeys(noop.KINDS, n << 30) for n in (1, 3, 2)]
-    monkeypatch.setattr(start, "begin", lambda folder, clients, windows, watch: [watch(m) for m in (*moments, None)])
+
+    def begin(folder, clients, windows, watch):
+        for memory in (*moments, None):
+            watch(memory)
+        return {"_last_round": 0.5}
+
+    monkeypatch.setattr(start, "begin", begin)
     figures = start._memory(tmp_path, 8, 32)
+    assert figures["pss_n8_last_round_s"] == 0.5
     assert figures["pss_n8_gib"] == pytest.approx(12.0) and figures["pss_n8_ray_gib"] == pytest.approx(3.0)
