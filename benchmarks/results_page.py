@@ -19,7 +19,6 @@ from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
 from benchmarks.scores import read
 from benchmarks.study_remarks import surprises
-from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import figure_text
 from relief_ray.report.claims import ClaimResults, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, by_setting, compare_runs
@@ -161,7 +160,7 @@ PAGES = (
 @cache
 def comparison(results: Path) -> Comparison:
     """Return the committed runs of a folder as one comparison."""
-    return compare_runs([*read_small(ROOT / results).values()], parsed=as_read)
+    return compare_runs([*read_small(ROOT / results).values()])
 
 
 def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, Comparison]:
@@ -169,7 +168,7 @@ def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, C
     groups: dict[str, list[Loaded]] = {}
     for loaded in read_small(ROOT / results).values():
         groups.setdefault(words(loaded), []).append(loaded)
-    return {value: compare_runs(runs, parsed=as_read) for value, runs in groups.items()}
+    return {value: compare_runs(runs) for value, runs in groups.items()}
 
 
 def _row(study: Comparison, label: str) -> MethodResult:
@@ -288,7 +287,7 @@ def steps(results: Path, changes: Sequence[tuple[str, str, str]]) -> str:
 
 def elsewhere(names: Mapping[str, str], columns: Sequence[Column]) -> str:
     """Return ``methods`` for every setting of the folders of ``PLUS_ELSEWHERE``."""
-    studies = by_setting(take_inventory([ROOT / folder for folder in PLUS_ELSEWHERE], parsed=as_read))
+    studies = by_setting(take_inventory([ROOT / folder for folder in PLUS_ELSEWHERE]))
     rows = []
     for study in studies:
         usual = study.runs_of("fedavg")[0]

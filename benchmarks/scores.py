@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.schema import RunRecord
-from relief_ray.report.runs import config_value
+from relief_ray.records.schema import RunRecord, config_value
 
 _CLOCK = "flop_proportional"
 # Method, order, groups of the slowest client, optimizer, learning rate.

@@ -268,12 +268,12 @@ METHODS: dict[str, Fault] = {
     "bytes below 0": claims("bytes_up=-1",
                             "receipt: bytes_up = -1, expected a whole number of bytes beside the payload"),
     "half a mask": after("return replace(update, kept={'fusion.B': torch.ones(2, dtype=torch.bool)})",
-                         "kept: found a dict, expected a mask for each group of delta"),
+                         "kept has groups ['fusion.B'], expected a mask for each group of delta, ['"),
     "a mask of numbers": after("return replace(update, kept={j: d != 0 if j != 'fusion.B' else d for j, d in "
                                "update.delta.items()})",
-                               "kept, group 'fusion.B': found a Tensor, expected a bool for each value of delta"),
+                               "kept, group 'fusion.B': found torch.float32 (2,), expected a bool for each value of "),
     "a mask that leaves values out": after("return replace(update, kept={j: d < 0 for j, d in update.delta.items()})",
-                                           "values outside are not 0, expected 0 there, since they are not sent"),
+                                           " values outside are not 0, expected 0 there, since they are not sent"),
     "a state of numbers": after("return replace(update, state={'x': 1})", "state['x'] is a int, expected a tensor"),
     # Values that are finite and far off are refused like any client's, whoever wrote the method.
     "huge": after("return replace(update, delta={j: d + 1e30 for j, d in update.delta.items()}) "

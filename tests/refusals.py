@@ -59,8 +59,8 @@ class Reason:
 REASONS = {
     "norm": Reason(cause="update", rule="norm rule: its update has norm 3.32e+30", spoil=huge),
     "nan": Reason(cause="update", rule="is not finite", spoil=lambda d: d * float("nan")),
-    "shape": Reason(cause="update", rule="sent torch.float32 of shape", spoil=lambda d: torch.cat([d, d])),
-    "dtype": Reason(cause="update", rule="sent torch.float64 of shape", spoil=lambda d: d.double()),
+    "shape": Reason(cause="update", rule="torch.float32 (", spoil=lambda d: torch.cat([d, d])),
+    "dtype": Reason(cause="update", rule="torch.float64 (", spoil=lambda d: d.double()),
     "timeout": Reason(cause="timeout", rule="within 12 s, three times"),
     "lost": Reason(cause="lost", rule="node 3f has died"),
 }

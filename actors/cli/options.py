@@ -81,7 +81,6 @@ def runs(
 
     def running(command: Callable[..., None]) -> Callable[..., None]:
         kinds: dict[str, Any] = get_type_hints(command, include_extras=True)
-        lists = [n for n, kind in get_type_hints(command).items() if any(get_origin(k) is list for k in get_args(kind))]
         records: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
         parameters = [p for p in inspect.signature(command).parameters.values() if p.name not in records]
         if own_code:
@@ -117,24 +116,25 @@ def runs(
         called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         taken = get_type_hints(called)
-        numbers = {p.name: kind for p in parameters for kind in (int, float) if kind in _alternatives(taken[p.name])}
+        accepted = {p.name: get_args(taken[p.name]) or (taken[p.name],) for p in parameters}
+        lists = [name for name, some in accepted.items() if any(get_origin(kind) is list for kind in some)]
+        numbers = {name: _NUMBERS[kind] for name, some in accepted.items() for kind in _NUMBERS if kind in some}
         return group.command(name, cls=_strict(numbers), epilog=epilog)(called)
 
     return running
 
 
-def _alternatives(kind: object) -> tuple[object, ...]:
-    return get_args(kind) or (kind,)
-
-
 # Numbers as `--set` reads them: Python's own reading takes ``1_0``, blanks around and digits of any script.
 _NUMBERS: Final = {
     int: (re.compile(r"[-+]?[0-9]+"), "expected a whole number"),
-    float: (re.compile(r"[-+.\w]+", re.ASCII), "expected a number"),
+    float: (
+        re.compile(r"[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|inf(inity)?|nan)", re.IGNORECASE),
+        "expected a number",
+    ),
 }
 
 
-def _strict(numbers: Mapping[str, type]) -> type[TyperCommand]:
+def _strict(numbers: Mapping[str, tuple[re.Pattern[str], str]]) -> type[TyperCommand]:
     """The class of a command that takes only plain numbers for these parameters."""
 
     class Strict(TyperCommand):
@@ -143,10 +143,9 @@ def _strict(numbers: Mapping[str, type]) -> type[TyperCommand]:
             words = args[: args.index("--")] if "--" in args else args
             split = [word.partition("=")[::2] for word in words if word.startswith("--") and "=" in word]
             for parameter in self.params:
-                kind = numbers.get(str(parameter.name), str)
-                for option, value in [*pairwise(words), *split] if kind in _NUMBERS else ():
-                    form, expected = _NUMBERS[kind]
-                    if option in parameter.opts and (not form.fullmatch(value) or "_" in value):
+                for option, value in [*pairwise(words), *split] if parameter.name in numbers else ():
+                    form, expected = numbers[parameter.name]
+                    if option in parameter.opts and not form.fullmatch(value):
                         raise typer.BadParameter(expected, ctx=ctx, param_hint=f"'{option}'")
             return super().parse_args(ctx, args)
 
@@ -216,7 +215,6 @@ _MEANT = {
     "train": "run",
     "tune": "grid search_lr",
 }
-_KINDS = {"integer": "a whole number", "number": "a number"}
 
 
 def _misplaced(word: str, words: list[str]) -> str:
@@ -240,9 +238,7 @@ def _in_words(text: str, words: list[str]) -> str:
     match = re.fullmatch(r"Invalid value for '(-[\w-]+)[^']*': (.*)", text, flags=re.DOTALL)
     if match is None:
         return text
-    option, why = match[1], match[2].replace("Value error, ", "")
-    why = re.sub(r"Input should be a valid (integer|number).*", lambda kind: f"expected {_KINDS[kind[1]]}", why)
-    why = why.replace("Input should be", "expected a value")
+    option, why = match[1], match[2].replace("Value error, ", "").replace("Input should be", "expected a value")
     behind = [b for a, b in pairwise(words) if a == option] + [w.partition("=")[2] for w in words if f"{option}=" in w]
     return f"{option} {clipped(behind[-1])}: {why}" if behind else f"{option}: {why}"
 

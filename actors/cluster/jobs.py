@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from actors.runtime.tokens import holds_token
 from relief_ray.records.sync.mirror import is_uri
+from relief_ray.report.runs import grouped
 from relief_ray.support.errors import UserError, clipped, first_line
 
 if TYPE_CHECKING:
@@ -126,9 +127,7 @@ def _walk(folder: Path, ignores: Ignores) -> Iterator[Path]:
 
 def summary(files: Sequence[UploadFile]) -> list[str]:
     """Lines about the largest entries of the folder, then the files that the command names."""
-    entries: dict[str, list[UploadFile]] = {}
-    for file in files:
-        entries.setdefault(file.path.parts[0] + ("/" if len(file.path.parts) > 1 else ""), []).append(file)
+    entries = grouped((file.path.parts[0] + ("/" if len(file.path.parts) > 1 else ""), file) for file in files)
     by_size = sorted(entries.items(), key=lambda item: -_num_bytes(item[1]))
     parts = by_size[:_MAX_ENTRIES]
     if rest := [file for _, part in by_size[_MAX_ENTRIES:] for file in part]:

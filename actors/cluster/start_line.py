@@ -69,11 +69,11 @@ class Versions:
     python: str
 
 
-def _versions_of(address: str) -> Versions:
-    """Versions of the cluster whose head is at ``HOST:PORT``.
+def refuse_unlike(address: str) -> None:
+    """Check that a node of this machine may join the cluster whose head is at ``HOST:PORT``.
 
     Raises:
-        UserError: nothing answers there, or it refuses the token.
+        UserError: nothing answers there, it refuses the token, or the versions cannot be one cluster.
     """
     try:
         require_listener(address)
@@ -82,6 +82,8 @@ def _versions_of(address: str) -> Versions:
             f"{address}: nothing answers there ({error}); expected the head's address and port; on the head: "
             "relief-ray cluster head"
         ) from error
+    import ray
+
     # Ray has no public call for it: this is what `ray start` itself asks, after it has started processes.
     from ray._common.usage.usage_lib import get_cluster_metadata
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
@@ -94,20 +96,8 @@ def _versions_of(address: str) -> Versions:
             f"{address}: does not let this machine in ({sentence}); expected a head that `relief-ray cluster head` "
             "started, and its token: copy the head's token file here and name it with --token FILE"
         ) from error
-    return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
-
-
-def joinable(address: str) -> Versions:
-    """Versions of the cluster whose head is at ``HOST:PORT``, which a node of this machine may join.
-
-    Raises:
-        UserError: nothing answers there, it refuses the token, or the versions cannot be one cluster.
-    """
-    there = _versions_of(address)
-    import ray
-
+    there = Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
     refuse_other(Versions(ray.__version__, platform.python_version()), there, address)
-    return there
 
 
 def refuse_other(here: Versions, there: Versions, address: str) -> None:

@@ -19,6 +19,7 @@ from actors.runtime.placement import GRAIN
 from actors.runtime.session import MIB, SessionOptions, ray_session, total_of
 from relief_ray.devices.fleet import resource_of
 from relief_ray.plugins.load import is_path
+from relief_ray.report.runs import grouped
 from relief_ray.support.errors import UserError, listed, several
 
 T = TypeVar("T")
@@ -76,9 +77,7 @@ def changes(lacking: Iterable[Bundle], address: str) -> list[str]:
     A device's own line asks for the GPU or cores that its clients need: those of another node are of no use to them.
     Where ``cluster join`` cannot offer a device's resources, a sentence says how Ray takes them.
     """
-    alike: dict[tuple[str, ...], list[Bundle]] = {}
-    for bundle in lacking:
-        alike.setdefault(tuple(sorted(name for name in bundle if name not in PLAIN)), []).append(bundle)
+    alike = grouped((tuple(sorted(bundle.keys() - PLAIN)), bundle) for bundle in lacking)
     kinds = sorted(alike.items(), key=lambda item: (not item[0], item[0]))
     return [_change(own, total_of(bundles), f"relief-ray cluster join {address}") for own, bundles in kinds]
 
@@ -239,7 +238,7 @@ def head_at(address: str | None) -> str:
     place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
     if place != "auto":
         place = start_line.with_port(place)
-        start_line.joinable(place)
+        start_line.refuse_unlike(place)
     return place
 
 
@@ -283,10 +282,9 @@ def types_of(resources: Mapping[str, float]) -> list[str]:
 def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
     """Reasons why any run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
     faults = [f"{node.name}: {node.why}; install relief-ray there, and start it again" for node in nodes if node.why]
-    programs: dict[str, list[str]] = {}
-    for node in nodes:
-        if node.answer is not None:
-            programs.setdefault(f"{node.answer.version} ({node.answer.digest[:8]})", []).append(_place(node))
+    programs = grouped(
+        (f"{node.answer.version} ({node.answer.digest[:8]})", _place(node)) for node in nodes if node.answer is not None
+    )
     if len(programs) > 1:
         kinds = "; ".join(f"{program} on {listed(names)}" for program, names in programs.items())
         faults.append(f"RELIEF-Ray differs: {kinds}; install the same version on every node")

@@ -85,7 +85,8 @@ def check(
     """
     place = nodes_of.head_at(address)
     nodes = nodes_of.survey_at(place)
-    fit = judge(target, settings, [node.resources for node in nodes], place) if target else None
+    offers = tuple(node.resources for node in nodes)
+    fit = judge(target, settings, Nodes(each=offers, here=offers[0]), place) if target else None
     faults, notes = nodes_of.faults_of(nodes), nodes_of.warnings_of(nodes)
     if fit is not None:
         training = trains(nodes, fit.need)
@@ -105,29 +106,24 @@ def trains(nodes: Sequence[NodeFacts], need: Need) -> list[NodeFacts]:
     ]
 
 
-def judge(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle], place: str) -> Fit:
-    """Whether a target fits on nodes that offer ``offers``, the head first; ``place``: its address.
+def judge(target: Sequence[str], settings: Sequence[Setting], nodes: Nodes, place: str) -> Fit:
+    """Whether a target fits on the nodes; ``place``: the head's address.
 
     Raises:
         UserError: there is no such target.
     """
-    need = need_of(target, settings, offers)
-    lacking = nodes_of.unplaced(need.bundles, offers)
+    need = need_of(target, settings, nodes)
+    lacking = nodes_of.unplaced(need.bundles, nodes.each)
     is_grid = need.num_cells is not None and not need.impossible
-    number = num_at_once(need.bundles, _from_head(offers), need.num_cells) if is_grid else None
+    number = num_at_once(need.bundles, nodes, need.num_cells) if is_grid else None
     return Fit(need=need, unplaced=lacking, at_once=number, changes=tuple(nodes_of.changes(lacking, place)))
 
 
-def _from_head(offers: Sequence[Bundle]) -> Nodes:
-    """The cluster as a command on its head sees it."""
-    return Nodes(each=tuple(offers), here=offers[0])
-
-
-def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle]) -> Need:
+def need_of(target: Sequence[str], settings: Sequence[Setting], nodes: Nodes) -> Need:
     """Resources that a target needs. Presets and files are placed by type unless ``settings`` say otherwise.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
-    ``offers``: resources of each node, the head first.
+    ``nodes``: the cluster as a command on its head sees it.
 
     Raises:
         UserError: there is no such target.
@@ -135,7 +131,6 @@ def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence
     verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
     if len(target) > 2 or verb not in ("", "run", "grid"):
         raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
-    nodes = _from_head(offers)
     if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
         return _grid_need(name, cells_of(load_grid(name), settings), nodes)
     keys = {setting.path for setting in settings}
@@ -211,7 +206,7 @@ def answer(
             "cells_at_once": fit.at_once,
             "changes": list(fit.changes),
         }
-    return Result("\n".join(lines), facts)
+    return Result(lines, facts)
 
 
 def _fit_lines(fit: Fit) -> list[str]:
@@ -443,7 +438,7 @@ def join(address: str, node: NodeChoice, kind: str | None, count: int) -> None:
         tokens.check_token(settled.token)
         # For `ray start`, which has this environment.
         tokens.use_token(settled.token)
-    start_line.joinable(place)
+    start_line.refuse_unlike(place)
     device = "cores only" if kind is None else f"{count} x type {kind}"
     say(f"joins   {place} as {device}, with {_offer(settled.capacity)}")
     line.run()

@@ -26,7 +26,7 @@ from relief_ray.studies.reasons import reasons_for
 from relief_ray.studies.spec import Values
 from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import write_atomic
-from relief_ray.support.text import WIDTH, pip, wrapped
+from relief_ray.support.text import WIDTH, pip, typed, wrapped
 
 # `relief-ray explain`: why a client trains what it trains; the reasons are ``relief_ray.studies.reasons``'.
 
@@ -93,12 +93,12 @@ def new_command(kind: Kind, name: str, out: Path) -> Result:
         text = files(_TEMPLATES).joinpath(template).read_text(encoding="utf-8")
         write_atomic(path, Template(text).substitute(names).encode())
     # From the folder of the new files.
-    commands = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
+    commands = [] if out.resolve() == Path.cwd() else [f"cd {typed(out)}"]
     commands += [] if importlib.util.find_spec("pytest") else [f"python -m {pip('pytest')}"]
     commands += [f"python -m pytest test_{module}.py", *(_typed(command.format(**names)) for command in _NEXT[kind])]
     lines = [*(f"Written {path}" for path in paths.values()), "", "Next", *(f"  {command}" for command in commands)]
     facts = {"event": "new", "files": [str(path) for path in paths.values()], "next": commands}
-    return Result("\n".join(lines), facts)
+    return Result(lines, facts)
 
 
 def _typed(command: str) -> str:
@@ -144,7 +144,7 @@ def config_command(target: str | None, key: str | None) -> Result:
     facts = ("key", "of", "type", "default", "meaning")
     rows = [{fact: getattr(one, fact) for fact in facts} for one in keys]
     rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
-    return Result("\n".join(lines), rows)
+    return Result(lines, rows)
 
 
 def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:

@@ -134,7 +134,7 @@ def answer(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> Result
             for r in results
         ],
     }
-    return Result("\n".join(lines), facts)
+    return Result(lines, facts)
 
 
 def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:
@@ -144,7 +144,7 @@ def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:
 def strategies_command(bibtex: bool) -> Result:
     """List the methods, or their references."""
     if bibtex:
-        text = cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None)
+        text = cite(filter(None, (p.config.citation for p in DESCRIBED.values())))
         return Result(text, {"bibtex": text})
     described = {
         name: {"kind": p.kind, "about": p.about, "config": p.config.model_dump(mode="json")}
@@ -187,4 +187,4 @@ def conformance_command(
         raise typer.Exit(1)
     if names_dataset(target):
         owners = owners_of((load_own(target) if is_path(target) else DATASETS[target]).spec)
-        yield Result("\n".join(["", *owners]))
+        yield Result(["", *owners])

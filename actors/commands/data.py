@@ -35,7 +35,7 @@ from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads
-from relief_ray.support.text import WIDTH, table
+from relief_ray.support.text import WIDTH, table, typed
 
 _MAX_LINES = 10
 
@@ -50,7 +50,7 @@ def show_list() -> Result:
     ]
     if absent := [d["name"] for d in datasets if d["origin"] is None]:
         lines.append(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
-    return Result("\n".join(lines), datasets)
+    return Result(lines, datasets)
 
 
 def bring(name: str, source: Path | None, url: str | None) -> Iterator[Result]:
@@ -60,7 +60,7 @@ def bring(name: str, source: Path | None, url: str | None) -> Iterator[Result]:
     else:
         report = _fetch_with_bar(name, url) if is_interactive() else fetch(name, url=url)
     yield Result(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}", report)
-    yield Result(_verification_text(report["verification"]))
+    yield Result(_verification_lines(report["verification"]))
     _refuse_wrong(report["verification"])
 
 
@@ -79,11 +79,11 @@ def check(name: str) -> Iterator[Result]:
         UserError: the structure is not the dataset's.
     """
     report = verify(name)
-    yield Result(_verification_text(report), report)
+    yield Result(_verification_lines(report), report)
     _refuse_wrong(report)
 
 
-def _verification_text(report: VerifyReport) -> str:
+def _verification_lines(report: VerifyReport) -> list[str]:
     """The result of a verification."""
     lines = [
         f"{report['name']}: {report['origin']}, {report['path']}",
@@ -92,7 +92,7 @@ def _verification_text(report: VerifyReport) -> str:
     ]
     if report["ok"]:
         lines.append("  structure as expected (columns, lengths, gaps, physical ranges)")
-    return "\n".join(lines)
+    return lines
 
 
 def _refuse_wrong(report: VerifyReport) -> None:
@@ -114,9 +114,9 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
     lines = [
         f"{name}: SYNTHETIC files in {folder}",
         "Whatever is computed from them carries that word in its record, tables and figures.",
-        *([] if out is None else [f"Use them: RELIEF_DATA={out} relief-ray ..."]),
+        *([] if out is None else [f"Use them: RELIEF_DATA={typed(out)} relief-ray ..."]),
     ]
-    return Result("\n".join(lines))
+    return Result(lines)
 
 
 def look(name: str, stride_s: float | None, settings: Sequence[Setting], html: Path | None) -> Result:

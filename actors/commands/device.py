@@ -28,14 +28,14 @@ from relief_ray.data.describe import list_datasets
 from relief_ray.data.source import search_roots
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import device_types, fault_of_name
-from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
+from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy, mean_w
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.kernels.library import library, why_missing
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
 from relief_ray.records.lock import FileLock
 from relief_ray.records.sync.mlflow import Store, store_uri
-from relief_ray.support.errors import Setting, UserError
+from relief_ray.support.errors import Setting, UserError, first_line
 from relief_ray.support.files import cache_root, preflight, write_atomic
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import memory_bytes
@@ -134,7 +134,7 @@ def torch_here() -> TorchFacts:
         total = float((ones @ ones).sum())
         fault = "" if total == _SIDE**3 else f"a matrix product gave {total:g}, expected {_SIDE**3}"
     except RuntimeError as error:
-        fault = f"a matrix product failed ({str(error).strip().splitlines()[0]})"
+        fault = f"a matrix product failed ({first_line(error)})"
     return TorchFacts(
         version=str(torch.__version__),
         build=f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA",
@@ -159,10 +159,7 @@ def doctor(out: Path, uri: str | None, address: str | None, token: Path | None, 
         for line in lines
         for text in wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
     ]
-    yield Result(
-        "\n".join(texts),
-        {"ready": not problems, "checks": [{**asdict(line), "status": line.status} for line in lines]},
-    )
+    yield Result(texts, {"ready": not problems, "checks": [{**asdict(line), "status": line.status} for line in lines]})
     if problems:
         raise Stopped(BAD_INPUT, f"not ready: {', '.join(problems)}")
 
@@ -444,11 +441,11 @@ def monitor(command: Sequence[str], seconds: float, idle: float, sysfs: Path | N
     if idle and before.rails:
         with before:
             time.sleep(idle)
-    idle_total = before.total() if before.samples else None
+    idle_w = mean_w(before) if before.samples else None
     with PowerMeter(root) as meter:
         code = _run(command, seconds)
-    facts = _power_facts(root, meter, None if idle_total is None else idle_total.mean_w, code)
-    yield Result(_power_text(facts, meter), facts)
+    facts = _power_facts(root, meter, idle_w, code)
+    yield Result(_power_lines(facts, meter), facts)
     if code:
         raise typer.Exit(code)
 
@@ -495,7 +492,7 @@ def _power_facts(root: Path, meter: PowerMeter, idle_w: float | None, code: int 
     }
 
 
-def _power_text(facts: Mapping[str, Any], meter: PowerMeter) -> str:
+def _power_lines(facts: Mapping[str, Any], meter: PowerMeter) -> list[str]:
     """The board, a table of its rails, and its heat; ``n/a`` where the facts have null."""
     name = facts["board"] or ("Jetson" if facts["l4t"] else "no Jetson")
     l4t = f", L4T {facts['l4t']} (JetPack {facts['jetpack'] or 'unknown'})" if facts["l4t"] else ""
@@ -518,7 +515,7 @@ def _power_text(facts: Mapping[str, Any], meter: PowerMeter) -> str:
     first, last = (_number(heat_c, 1) for heat_c in facts["hottest_c"])
     lines.append(f"Heat      {first} -> {last} °C in the hottest zone; slowed down: {state}")
     lines += [f"NOTE: left out: {zone}" for zone in meter.heats[-1].odd]
-    return "\n".join(lines)
+    return lines
 
 
 def _row(rail: RailEnergy) -> list[str]:
@@ -552,10 +549,10 @@ def profile(
         raise UserError(f"--out {path}: expected a file in a folder that is there")
     measured = profile_device(config, tuple(dict.fromkeys(named)), turns)
     write_atomic(path, profile_text(measured).encode())
-    return Result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
+    return Result(_profile_lines(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
 
 
-def _profile_text(profile: Profile, path: Path) -> str:
+def _profile_lines(profile: Profile, path: Path) -> list[str]:
     """Tables of conditions, phases and stages."""
     of, row = profile.measured, next(iter(profile.devices.values()))
     assert of is not None and row.stagewise is not None, "just measured"
@@ -589,4 +586,4 @@ def _profile_text(profile: Profile, path: Path) -> str:
         lines.append(
             f"NOTE: the machine was busy (load {of.load_before:.1f} before it began); measure again when it is idle"
         )
-    return "\n".join(lines)
+    return lines

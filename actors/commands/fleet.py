@@ -12,8 +12,9 @@ from pydantic import JsonValue
 from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import Result, figure
 from relief_ray.core.messages import Assignment, ClientInfo
+from relief_ray.devices.accounting import assumed_engine
 from relief_ray.devices.fleet import own_gap
-from relief_ray.experiment.setup import Setup, choose_engine, context_of, prepare
+from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import Loaded, load_runs
@@ -139,14 +140,13 @@ def show(target: str, settings: Sequence[Setting]) -> Result:
     # Under each clock, as if that clock were the one to plan with.
     targets_s = {}
     for name, clock in setup.accountant.clocks.items():
-        engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
-        planner = replace(setup.planner, model=clock, engine=engine)
+        planner = replace(setup.planner, model=clock, engine=clock.engine or assumed_engine(setup.engine))
         targets_s[name] = insight.deadline_s(replace(context_of(setup, 1), planner=planner))
     deadline = insight.deadline_text or (
         f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
     )
     facts = _fleet_facts(setup, targets_s)
-    return Result(_fleet_text(setup, target, facts, deadline), facts)
+    return Result(_fleet_lines(setup, target, facts, deadline), facts)
 
 
 def _mandatory_s(setup: Setup, client: ClientInfo) -> float:
@@ -181,7 +181,7 @@ def _fleet_facts(setup: Setup, targets_s: Mapping[str, float]) -> dict[str, Any]
     }
 
 
-def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: str) -> str:
+def _fleet_lines(setup: Setup, target: str, facts: Mapping[str, Any], deadline: str) -> list[str]:
     """The fleet in two tables: device types, then clients with their seconds; ``deadline``: meaning of T*."""
     fleet, config = setup.fleet, setup.config
     cohorts = ", ".join(f"{m} {len(fleet.cohort(m))}" for m in fleet.modalities)
@@ -208,14 +208,14 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
         ]
         for client in facts["clients"]
     ]
-    clocks, costs = list(facts["fedavg"]), facts["fedavg"].values()
+    costs = facts["fedavg"].values()
     sums = {
         "round, s": [f"{cost['round_s']:.3f}" for cost in costs],
         "round, J": [f"{cost['energy_j']:.1f}" for cost in costs],
-        "T*, s": [f"{facts['target_s'][name]:.3f}" for name in clocks],
+        "T*, s": [f"{target_s:.3f}" for target_s in facts["target_s"].values()],
     }
     clients += [[name, "", "", "", *figures, ""] for name, figures in sums.items()]
-    lines = [
+    return [
         f"Fleet of {target}: {counted(len(fleet), 'client')}, data {config.data.name} ({setup.data.origin}), "
         f"{counted(config.training.epochs, 'local epoch')}",
         f"Clients that own a sensor: {cohorts}{f'; rare: {listed(setup.rare)}' if setup.rare else ''}",
@@ -224,10 +224,9 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
         table(["type", "clients", "TOPS", "W active/link/idle", "Mbit/s up/down", "latency ms", "there %"], types),
         "",
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
-        table(["client", "type", "sensors", "windows", *clocks, "mandatory"], clients, left=3),
+        table(["client", "type", "sensors", "windows", *facts["fedavg"], "mandatory"], clients, left=3),
         "",
         *(f"  {name:<19} {clock.about}".rstrip() for name, clock in setup.accountant.clocks.items()),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
         f"  {'T*':<20}{deadline}",
     ]
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.plan import STALE_FOLDER
 from relief_ray.support.errors import UserError
-from relief_ray.support.text import typed
+from relief_ray.support.text import first_few, typed
 
 _MAX_LINES = 8
 
@@ -53,6 +53,5 @@ def refuse_nested(folders: Sequence[Path], command: str) -> None:
 
 def _listed(places: Sequence[Path], command: str, rest: str) -> str:
     """Commands, one a line; the first few where there are many."""
-    lines = [" ".join(p for p in ("  relief-ray", command, typed(place), rest) if p) for place in places[:_MAX_LINES]]
-    more = [f"  ... and {len(places) - _MAX_LINES} more"] if len(places) > _MAX_LINES else []
-    return "\n".join([*lines, *more])
+    lines = [" ".join(p for p in ("  relief-ray", command, typed(place), rest) if p) for place in places]
+    return "\n".join(first_few(lines, _MAX_LINES, "  ... and {} more"))

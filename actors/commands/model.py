@@ -21,7 +21,7 @@ from relief_ray.records.schema import RoundRecord
 from relief_ray.studies.describe import description
 from relief_ray.studies.plan import target_config
 from relief_ray.support.errors import Setting, counted
-from relief_ray.support.text import filled, table, typed
+from relief_ray.support.text import first_few, table, typed, wrapped
 
 
 def describe(target: str, settings: Sequence[Setting]) -> Result:
@@ -66,11 +66,14 @@ def scores_text(name: str, evaluation: Evaluation) -> str:
 
     The canonical model comes with every set of sensors, then what single clients run.
     """
-    scores = [("one for all", score) for score in evaluation.canonical]
-    scores += [(f"client {score.client}'s", score) for score in evaluation.own]
     rows = [
-        [model, "+".join(score.sensors), str(score.num_clients or "-"), f"{100 * score.f1:.1f}"]
-        for model, score in scores
+        [
+            "one for all" if score.client is None else f"client {score.client}'s",
+            "+".join(score.sensors),
+            str(score.num_clients or "-"),
+            f"{100 * score.f1:.1f}",
+        ]
+        for score in (*evaluation.canonical, *evaluation.own)
     ]
     lines = [
         f"{name}: round {evaluation.round}, {evaluation.num_windows:,} windows of the {evaluation.part} part\n",
@@ -122,12 +125,12 @@ def reproduce_command(target: str, out: Path | None, tolerance: float) -> Iterat
         "program": reproduction.program,
         "processor": reproduction.processor,
     }
-    yield Result(_reproduction_text(name, cell, reproduction), facts)
+    yield Result(_reproduction_lines(name, cell, reproduction), facts)
     if reproduction.answer == "different":
         raise typer.Exit(DIFFERENT)
 
 
-def _reproduction_text(name: str, cell: CommittedCell, reproduction: Reproduction) -> str:
+def _reproduction_lines(name: str, cell: CommittedCell, reproduction: Reproduction) -> list[str]:
     """The result as text: the answer first, then the evidence."""
     num_evaluated = sum(r.f1 is not None for r in cell.rounds)
     lines = [
@@ -136,9 +139,7 @@ def _reproduction_text(name: str, cell: CommittedCell, reproduction: Reproductio
     ]
     if reproduction.differences:
         lines.append(f"largest difference in F1: {100 * reproduction.f1_gap:.2f} points")
-        lines += [f"- {difference}" for difference in reproduction.differences[:_MAX_DIFFERENCES]]
-    if len(reproduction.differences) > _MAX_DIFFERENCES:
-        lines.append(f"- and {len(reproduction.differences) - _MAX_DIFFERENCES} more")
+        lines += [f"- {difference}" for difference in first_few(reproduction.differences, _MAX_DIFFERENCES)]
     if reproduction.program is not None:
         lines.append(f"computed by another program: {reproduction.program}")
     if reproduction.processor is not None:
@@ -146,7 +147,7 @@ def _reproduction_text(name: str, cell: CommittedCell, reproduction: Reproductio
             "; libraries add up in another order on each, and training amplifies it" if reproduction.differences else ""
         )
         lines.append(f"computed on another processor: {reproduction.processor}{why}")
-    return "\n".join(filled(line, rest="  ") for line in lines)
+    return [part for line in lines for part in wrapped(line, rest="  ")]
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool) -> Result:
@@ -165,4 +166,4 @@ def export(run: Path, out: Path, round_: int | None, with_encoder: bool) -> Resu
         f"{counted(len(files), 'file')}; README.md has code that loads them",
         *(f"NOTE: {note}" for note in notes),
     ]
-    return Result("\n".join(lines), {"event": "exported", "folder": str(out), "files": files, **facts})
+    return Result(lines, {"event": "exported", "folder": str(out), "files": files, **facts})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from actors.commands.study import claims_facts, claims_text
+from actors.commands.study import claims_facts, claims_text, powers_of
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.places import address_of
 from actors.runtime.session import SessionOptions, ray_session
@@ -20,7 +20,7 @@ from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import flat
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report.runs import split_name
+from relief_ray.report.runs import grouped, split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan, State
@@ -95,20 +95,17 @@ class Forecast:
         told = {
             f"{' '.join(filter(None, (s.cell.setting, s.cell.method)))}: {text}": None
             for s in self.states
-            for text in self._warnings(s.name)
+            if s.name in self.known
+            for text in self.known[s.name].warnings
         }
         doubts = (filled(f"WARNING: {text}", rest="  ") for text in (*told, *self.plan.untested()))
         return "\n".join([*lines, *doubts])
-
-    def _warnings(self, name: str) -> Sequence[str]:
-        """What the run that was timed for a cell's method and setting said when it started."""
-        return self.known[name].warnings if name in self.known else ()
 
     def _of_grid(self) -> list[str]:
         """By setting too."""
         plan, number = self.plan, len(self.states)
         rows = [[states[0].cell.setting, states[0].cell.method, *costs] for states, costs in self._rows()]
-        shown = table(["setting", "method", *_costs_of("cell")], rows[:_MAX_ROWS], left=2)
+        shown = table(["setting", "method", *_costs_of("cell")], rows[:_MAX_ROWS], left=2).splitlines()
         more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
         data = sorted({_data(state.cell) for state in self.states})
         return [
@@ -116,7 +113,7 @@ class Forecast:
             f"{number} cells ({counts(self.states)}), seed-major; records in {plan.out}",
             *self._of_all(f"of {round(number / self.share)}: later ones are suggested once these are scored"),
             "",
-            *(shown.splitlines() if max(map(len, shown.splitlines())) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
+            *(shown if max(map(len, shown)) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
             *more,
             *self._origins(),
             "",
@@ -145,27 +142,24 @@ class Forecast:
 
     def _rows(self) -> Iterator[tuple[list[State], list[str]]]:
         """Cells of each setting and method, with: those to do of all, time of one and of all of these, and disk."""
-        groups: dict[tuple[str, str], list[State]] = {}
-        for state in self.states:
-            groups.setdefault((state.cell.setting, state.cell.method), []).append(state)
-        for states in groups.values():
+        for states in grouped(((state.cell.setting, state.cell.method), state) for state in self.states).values():
             costs = [self.known[state.name] for state in states if state.name in self.known]
             seconds = [cost.seconds for cost in costs if cost.seconds is not None]
-            figures = [""] * 3 if len(seconds) == len(costs) else ["?"] * 3
-            if seconds and len(seconds) == len(costs):
+            is_known = len(seconds) == len(costs)
+            figures = ["" if is_known else "?"] * 3
+            if seconds and is_known:
                 disk = mib(sum(cost.num_bytes or 0 for cost in costs))
                 figures = [duration(fmean(seconds)), duration(sum(seconds)), disk]
             yield states, [f"{len(costs)}/{len(states)}", *figures]
 
     def _origins(self) -> list[str]:
         """Lines on the source of the estimates: a source, and the methods that it is of."""
-        methods: dict[str, dict[str, None]] = {}
-        for cell in (state.cell for state in self.states if state.name in self.known):
-            methods.setdefault(self.known[cell.name].origin, {})[cell.method] = None
+        known = self.known
+        methods = grouped((known[s.name].origin, s.cell.method) for s in self.states if s.name in known)
         return [
             line
             for origin, labels in methods.items()
-            for line in wrapped(f"{', '.join(labels)}: {origin}", "  ", "    ")
+            for line in wrapped(f"{', '.join(dict.fromkeys(labels))}: {origin}", "  ", "    ")
         ]
 
     def _of_all(self, line: str) -> list[str]:
@@ -199,9 +193,7 @@ def _data(cell: Cell) -> str:
 def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
     """The same table with every setting on a line of its own, for long names."""
     head, rule, *cells = table(["method", *_costs_of("cell")], [row[1:] for row in rows]).splitlines()
-    by_setting: dict[str, list[str]] = {}
-    for row, line in zip(rows, cells, strict=True):
-        by_setting.setdefault(row[0], []).append(line)
+    by_setting = grouped((row[0], line) for row, line in zip(rows, cells, strict=True))
     return [head, rule, *(line for setting, below in by_setting.items() for line in (setting, *below))]
 
 
@@ -228,7 +220,7 @@ def end_of(plan: Plan) -> Result:
         lines += [line for sentence in verdicts for line in ("", filled(sentence))]
         lines += ["", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out)]
     facts = _grid_facts(plan, states) | ({"verdicts": list(verdicts)} if is_judged else {})
-    return Result("\n".join([*lines, "", *next_steps(plan)]), facts)
+    return Result([*lines, "", *next_steps(plan)], facts)
 
 
 def _next_step(plan: Plan) -> str:
@@ -242,11 +234,8 @@ def _next_step(plan: Plan) -> str:
 
 def _score_rows(states: Sequence[State]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for state in states:
-        f1 = headline_f1(state.last_tested()) if state.status == "done" else None
-        if f1 is not None:
-            groups.setdefault((state.cell.setting, state.cell.method), []).append(100 * f1)
+    scored = [(state.cell, headline_f1(state.last_tested())) for state in states if state.status == "done"]
+    groups = grouped(((cell.setting, cell.method), 100 * f1) for cell, f1 in scored if f1 is not None)
     return [
         (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
         for (setting, label), v in groups.items()
@@ -261,7 +250,7 @@ def status_of(plan: Plan) -> Result:
         facts = (f"{state.num_rounds}/{state.config.rounds} rounds", state.why.split("\n")[0])
         tail = "".join(f"  {fact}" for fact in facts if fact)
         lines.append(shortened(f"{state.status:<12}", state.name, tail))
-    return Result("\n".join(lines), _grid_facts(plan, states))
+    return Result(lines, _grid_facts(plan, states))
 
 
 def _grid_facts(plan: Plan, states: Sequence[State]) -> dict[str, object]:
@@ -295,12 +284,14 @@ def planned(plan: Plan, jobs: int | None, share: float = 1.0) -> Result:
 
     ``share``: that of all cells which the plan already has.
     """
-    claims, facts = claims_text(plan), claims_facts(plan)  # wrong ones are told before anything is timed
+    powers = powers_of(plan)  # wrong claims are told before anything is timed
     states = plan.look()
     known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
     forecast = Forecast.of(plan, states, known, jobs, share)
     further = {} if plan.is_grid else {"settings": differing(plan)}
-    return Result(forecast.text() + claims, {**forecast.facts(), **further, "claims": facts})
+    return Result(
+        forecast.text() + claims_text(powers), {**forecast.facts(), **further, "claims": claims_facts(powers)}
+    )
 
 
 def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
@@ -309,14 +300,13 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
     Raises:
         UserError: the cluster cannot be joined.
     """
-    address = address_of(states) if plan.is_grid else None
-    if address is None:
-        return min(num_cores(), jobs or num_cores())
-    with ray_session(SessionOptions(address=address)):
-        import ray
+    cores = num_cores()
+    if plan.is_grid and (address := address_of(states)) is not None:
+        with ray_session(SessionOptions(address=address)):
+            import ray
 
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
-        return min(cores, jobs or cores)
+            cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
+    return min(cores, jobs or cores)
 
 
 def _axes_of(states: Sequence[State]) -> tuple[str, str]:
@@ -338,13 +328,10 @@ def _ranges(numbers: Sequence[int], head: str = "") -> str:
 def differing(plan: Plan) -> dict[str, str]:
     """Settings that differ from their defaults, dotted; where runs differ in one, all its values."""
     own = [_differing(cell.config) for cell in plan.cells]
-    values: dict[str, dict[str, None]] = {key: {} for each in own for key in each}
-    for cell, each in zip(plan.cells, own, strict=True):
-        usual = flat(cell.config.model_dump(mode="json", exclude={"strategy"}))
-        for key, texts in values.items():
-            if key in each or key in usual:
-                texts[each.get(key) or value_text(usual[key])] = None
-    return {key: ", ".join(texts) for key, texts in values.items()}
+    usual = [flat(cell.config.model_dump(mode="json", exclude={"strategy"})) for cell in plan.cells]
+    texts = [{key: value_text(v) for key, v in u.items()} | each for u, each in zip(usual, own, strict=True)]
+    keys = dict.fromkeys(key for each in own for key in each)
+    return {key: ", ".join(dict.fromkeys(each[key] for each in texts if key in each)) for key in keys}
 
 
 def _differing(config: ExperimentConfig) -> dict[str, str]:

@@ -19,7 +19,6 @@ from pydantic import JsonValue
 from actors.commands.folders import refuse_nested
 from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import export, where_to_look
-from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.committed import FILE, write_committed
@@ -32,13 +31,13 @@ from relief_ray.report.comparison import Comparison, by_setting, compare
 from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text as render
-from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
+from relief_ray.report.runs import STATUSES, Inventory, grouped, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.reasons import reasons_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
-from relief_ray.support.text import WIDTH, filled, table, typed
+from relief_ray.support.text import WIDTH, filled, first_few, table, typed
 
 
 def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, title: str | None) -> Result:
@@ -51,7 +50,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     """
     if title is not None and commit is None:
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
-    inventory, registry = take_inventory(folders, as_read), registry_of(folders)
+    inventory, registry = take_inventory(folders), registry_of(folders)
     place = out or default_place(folders, is_committed=is_committed(folders[0]))
     document = build(inventory, registry, explain=reasons_of, command=command_of(folders))
     written = write(document, place)
@@ -61,42 +60,32 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
     shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
-    lines = [f"Cells   {shown}", f"Holds   {figures}", *(f"Written {path}" for path in written)]
-    return Result("\n".join([*lines, *([failure] if failure else [])]), facts)
+    lines = [f"Cells   {shown}", f"Holds   {figures}", *(f"Written {path}" for path in written), *failure]
+    return Result(lines, facts)
 
 
-def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
-    """Copy a report's page to the MLflow store of the runs that it is of; return why not, where it failed.
+def _export(folders: Sequence[Path], files: Sequence[Path]) -> list[str]:
+    """Copy a report's page to the MLflow store of the runs that it is of, as ``export`` does.
 
     It becomes an artifact of the run that stands for the grid or preset, or of the single run that it is about; of
-    several folders it is none's.
+    several folders it is none's. A store that only a record names gets no copy.
     """
-    if len(folders) > 1:
-        return None
-    place = folders[0]
-    pages = [file for file in files if file.suffix in (".html", ".md")]
+    place, *others = folders
+    if others:
+        return []
     if (place / RUN_FILE).exists():
-        return _copied(read_run(place).config, place, pages)
-    plan = read_plan_file(place / PLAN_FILE) if (place / PLAN_FILE).exists() else None
-    if plan is None or not plan.cells:
-        return None
-    tracking = _tracking(plan.cells[0].config)
-    if tracking.uri is None and not (place / DATABASE).exists():
-        return None
-    return _copied(plan.cells[0].config, place / "run", pages, plan.name)
-
-
-def _copied(config: Mapping[str, JsonValue], run: Path, pages: Sequence[Path], study: str = "") -> str | None:
-    """Copy pages as ``export`` does, but to no store that only a record names."""
+        config, run, study = read_run(place).config, place, ""
+    elif (place / PLAN_FILE).exists() and (plan := read_plan_file(place / PLAN_FILE)).cells:
+        config, run, study = plan.cells[0].config, place / "run", plan.name
+    else:
+        return []
+    tracking = TrackingConfig.model_validate(config.get("tracking", {}))
+    if run != place and tracking.uri is None and not (place / DATABASE).exists():
+        return []
     if address := foreign(config).get("tracking.uri"):
         why = why_foreign("tracking.uri", address)
-        return f"not copied to MLflow: {why}: `relief-ray sync DIR --uri URI` does it"
-    return export(_tracking(config), run, pages, study)
-
-
-def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
-    """The store that the runs of a configuration are copied to."""
-    return TrackingConfig.model_validate(config.get("tracking", {}))
+        return [f"not copied to MLflow: {why}: `relief-ray sync DIR --uri URI` does it"]
+    return export(tracking, run, [file for file in files if file.suffix in (".html", ".md")], study)
 
 
 def _write_small(inventory: Inventory, registry: Registry, place: Path, title: str | None) -> Path:
@@ -105,7 +94,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
     Raises:
         UserError: no cell is finished, two have one name, or claims of several studies are about them.
     """
-    done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
+    done = [(item.name, loaded) for item in inventory.items if (loaded := item.done) is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
     if twice or not done or len(registry.files) > 1:
         found = f"{len(registry.files)} claims files" if done else "no finished cell"
@@ -126,13 +115,12 @@ def results_of(plan: Plan) -> Iterator[Result]:
     if not plan.is_tested:
         say("\nno table: these runs were never evaluated on the test part (evaluation.parts)")
         return
-    comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)
-    written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
+    comparison = compare([plan.out / cell.name for cell in plan.cells])
+    written = draw(comparison, plan.out / _FIGURE)
     tracking = plan.cells[0].config.tracking
     failure = export(tracking, plan.out / "run", written, plan.name)
-    where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
-    text = _text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
-    yield Result("\n".join([text, "", *next_steps(plan)]), _facts(comparison, written, sentences))
+    remarks = [*(f"Figure  {path}" for path in written), *failure, *where_to_look(tracking, plan.out)]
+    yield _result(comparison, written, remarks, [plan.out], end=next_steps(plan))
 
 
 _MAX_SHOWN = 3
@@ -188,7 +176,7 @@ class _Listed:
     @classmethod
     def at(cls, place: Path) -> list[_Listed]:
         try:
-            inventory = take_inventory([place], as_read, None)
+            inventory = take_inventory([place], None)
         except UserError as error:
             return [cls(place=place, why=str(error).splitlines()[0])]
         groups = [list(one.items) for one in by_setting(inventory)] or [[]]
@@ -199,10 +187,11 @@ class _Listed:
     def _of(cls, place: Path, inventory: Inventory) -> _Listed:
         begun = [one.loaded.run for one in inventory.items if one.loaded is not None]
         values = [flat({k: v for k, v in one.config.items() if k not in NOT_DECIDING}) for one in inventory.items]
-        by_method: dict[str, list[float]] = {}
-        for item in inventory.items:
-            if (run := item.done) and (metrics := run.last_metrics) and metrics.headline is not None:
-                by_method.setdefault(item.label, []).append(100 * metrics.headline)
+        by_method = grouped(
+            (item.label, 100 * f1)
+            for item in inventory.items
+            if (run := item.done) and (f1 := run.tested.headline) is not None
+        )
         return cls(
             place=place,
             study=inventory.titles or tuple(sorted({run.name for run in begun})),
@@ -210,7 +199,7 @@ class _Listed:
             num_cells=len(inventory.items),
             last=max((str(run.finished or run.created) for run in begun), default=""),
             scores={label: fmean(scores) for label, scores in by_method.items()},
-            why=next((one.why.splitlines()[0] for one in inventory.items if one.status == "failed"), ""),
+            why=next((one.why.partition("\n")[0] for one in inventory.items if one.status == "failed"), ""),
             common={k: v for k, v in values[0].items() if all(k in other and other[k] == v for other in values)},
         )
 
@@ -223,13 +212,8 @@ class _Listed:
         """F1 by method, what differs and why something is missing, in one line."""
         scores = [f"{label} {f1:.1f}" for label, f1 in self.scores.items()]
         values = [f"{key}={value}" for key, value in differs.items()]
-        return "; ".join(filter(None, [_first(scores), _first(values), self.why])) or "-"
-
-
-def _first(words: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = [f"and {len(words) - _MAX_SHOWN} more"] if len(words) > _MAX_SHOWN else []
-    return ", ".join([*words[:_MAX_SHOWN], *more])
+        shown = [", ".join(first_few(words, _MAX_SHOWN)) for words in (scores, values)]
+        return "; ".join(filter(None, [*shown, self.why])) or "-"
 
 
 def compare_command(
@@ -245,17 +229,14 @@ def compare_command(
     """
     if bibtex:
         citations = (read_run(folder).method.citation for folder in find_runs(folders))
-        text = cite(citation for citation in citations if citation is not None)
+        text = cite(filter(None, citations))
         yield Result(text, {"bibtex": text})
         return
     for title, comparison in _comparisons(folders, setting):
         place = out if out is None or not title else out / _slug(title)
         written = [] if place is None else _write_files(comparison, place)
-        sentences = verdict(comparison, folders)
-        heading = [f"## {title}"] if title else []
-        remarks = [f"Written {path}" for path in written]
-        text = _text(comparison, remarks, sentences, folders, wide=wide, legend=legend, heading=heading)
-        yield Result(text, _facts(comparison, written, sentences))
+        heading, remarks = f"## {title}" if title else "", [f"Written {path}" for path in written]
+        yield _result(comparison, written, remarks, folders, wide=wide, legend=legend, heading=heading)
 
 
 def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
@@ -268,13 +249,13 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     if not any(map(is_committed, folders)):
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
-        return [("", compare(find_runs(folders), parsed=as_read))]
-    finished = [(found.title, found) for found in by_setting(take_inventory(folders, as_read)) if found.runs]
-    chosen = [pair for pair in finished if wanted is None or wanted.lower() in pair[0].lower()]
+        return [("", compare(find_runs(folders)))]
+    finished = [found for found in by_setting(take_inventory(folders)) if found.runs]
+    chosen = [found for found in finished if wanted is None or wanted.lower() in found.title.lower()]
     if not chosen:
-        titles = "; ".join(title for title, _ in finished) or "none with finished cells"
+        titles = "; ".join(found.title for found in finished) or "none with finished cells"
         raise UserError(f"--setting {wanted!r}: fits none of the settings ({titles}); give a part of one's name")
-    return chosen if len(finished) > 1 else [("", chosen[0][1])]
+    return [(found.title if len(finished) > 1 else "", found) for found in chosen]
 
 
 def _slug(title: str) -> str:
@@ -282,40 +263,40 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
 
 
-def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
+def _verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
+    """What runs decide about the claims in their folders' plans; none for a single method."""
     if len(comparison.rows) < 2:
         return ()
     (judgement,), problems = judge([comparison], registry_of(folders))
     return last_lines(comparison, judgement, problems)
 
 
-def _facts(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> dict[str, object]:
-    """The comparison for programs."""
-    facts = json.loads(render.as_json(comparison))
-    files = [str(path) for path in written]
-    return {"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}
-
-
-def _text(
+def _result(
     comparison: Comparison,
+    written: Sequence[Path],
     remarks: Sequence[str],
-    sentences: Sequence[str],
     folders: Sequence[Path],
     *,
     wide: bool = False,
     legend: bool = False,
-    heading: Sequence[str] = (),
-) -> str:
-    """Table, remarks, and the verdict last; ``wide`` and ``legend`` as `compare` takes them."""
+    heading: str = "",
+    end: Sequence[str] = (),
+) -> Result:
+    """Heading, table, remarks, the verdict and the ``end``; ``wide`` and ``legend`` as `compare` takes them."""
+    sentences = _verdict(comparison, folders)
     width = render.WIDTH if wide else min(render.WIDTH, columns())
     options = ["--wide (all columns)"] * (not wide) + ["--legend (what headings mean)"] * (not legend)
     more = [f"More    relief-ray compare {' '.join(map(typed, folders))} {' '.join(options)}"] if options else []
     shown = render.plain(comparison, width, wide=wide, legend=legend).rstrip()
     width_of_text = min(WIDTH, width)
-    parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
-    parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))
-    return "\n" + "\n\n".join(part for part in parts if part)
+    verdict = "\n".join(filled(sentence, width=width_of_text) for sentence in sentences)
+    parts = [filled(heading, width=width_of_text), shown, "\n".join([*more, *remarks]), verdict, "\n".join(end)]
+    facts = json.loads(render.as_json(comparison))
+    files = [str(path) for path in written]
+    return Result(
+        "\n" + "\n\n".join(filter(None, parts)),
+        {"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None},
+    )
 
 
 def columns() -> int:
@@ -370,10 +351,9 @@ def sync_command(folders: Sequence[Path], uri: str | None) -> Iterator[Result]:
     if failures and len(runs) == 1:
         raise failures[0]
     if failures:
-        reasons = "\n".join(map(str, failures[:_MAX_FAILURES]))
-        more = f"\nand {len(failures) - _MAX_FAILURES} more" if len(failures) > _MAX_FAILURES else ""
+        reasons = "\n".join(first_few([*map(str, failures)], _MAX_FAILURES))
         rest = "; the others are" if len(failures) < len(runs) else ""
-        raise UserError(f"{len(failures)} of {len(runs)} runs were not exported{rest}\n{reasons}{more}")
+        raise UserError(f"{len(failures)} of {len(runs)} runs were not exported{rest}\n{reasons}")
 
 
 # A store that is down fails for every run in the same words.

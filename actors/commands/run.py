@@ -169,8 +169,8 @@ def start_grid(target: str, settings: Sequence[Setting], out: Path | None, optio
     numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
     _refuse_unread(options.scheduler, "--scheduler asha", numbers)
     grid, settings = load_grid(target), _with_short(settings, options)
-    place = out or Path("runs") / "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
-    place = place.absolute()
+    name = "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
+    place = (out or Path("runs") / name).absolute()
     if options.search is not None:
         search = suggested_tries(target, settings, place, options.tries, options.seed)
         if options.scheduler is not None:
@@ -215,7 +215,7 @@ def freeze_choices(folder: Path, out: Path | None) -> Result:
     file = out or _TUNED_FILE
     lines = freeze(Plan.read(folder.absolute(), kind="grid"), file)
     facts = {"event": "frozen", "written": str(file), "methods": lines, **json.loads(file.read_text())}
-    return Result("\n".join([*lines, f"written {file}"]), facts)
+    return Result([*lines, f"written {file}"], facts)
 
 
 def _check_dashboard(plan: Plan, options: Options) -> None:
@@ -410,7 +410,8 @@ def within_budget(plan: Plan, states: Sequence[State], todo: list[State], option
     """
     if options.budget is None or not todo:
         return todo
-    known = estimates(states, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
+    told = [*(state for state in states if state.status == "done"), *todo]
+    known = estimates(states, probe_missing(told, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
     forecast = Forecast.of(plan, states, known, options.jobs)
     left_s = options.left_s() - START_S
     chosen = fitting(todo, known, left_s * forecast.num_places)

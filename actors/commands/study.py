@@ -9,7 +9,6 @@ from typing import Any
 
 from actors.commands.options import StudyQuestion
 from actors.terminal.exit_codes import Result
-from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, MAX_CLAIMS, figure_named, figure_text, read_claims
 from relief_ray.report.claims import Registry, registry_of
 from relief_ray.report.frames import Cells, read_cells
@@ -35,7 +34,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
         figure_named(question.figure, "--figure")
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
-    cells = read_cells(folders, as_read) if folders else None
+    cells = read_cells(folders) if folders else None
     question = _completed(question, folders, cells)
     scatter = None if cells is None else _scatter(cells, question)
     if scatter is not None and scatter.sd == 0:
@@ -44,7 +43,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
             "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
         )
     facts = _study_facts(question, scatter)
-    return Result(_study_text(question, scatter, facts), facts)
+    return Result(_study_lines(question, scatter, facts), facts)
 
 
 def _completed(question: StudyQuestion, folders: Sequence[Path], cells: Cells | None) -> StudyQuestion:
@@ -109,13 +108,13 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     }
 
 
-def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
+def _study_lines(question: StudyQuestion, scatter: Scatter | None, facts: Mapping[str, Any]) -> list[str]:
     """The take-home sentence, then a table by difference, then where the scatter was taken from."""
     asked, wanted = facts["difference"], 100 * question.power
     what = f"a difference of {asked:g} points"
     if question.margin is not None:
         what = f"that one of two equal methods is not worse by {asked:g} points"
-    if (least := facts["smallest_adjusted_p"]) > 0.05:
+    if (least := facts["smallest_adjusted_p"]) > ALPHA:
         head = f"This study cannot decide: {question.pairs} paired runs give no adjusted p below {least:.2g}."
     else:
         head = f"{question.pairs} paired runs find {what} in {100 * facts['power']:.0f} of 100 studies."
@@ -139,7 +138,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping
     ]
     head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.pairs}, %"]
     said = [filled(line) for line in lines if line]
-    return "\n".join([*said, "", table(head_row, rows, left=0), *map(filled, _source(question, scatter))])
+    return [*said, "", table(head_row, rows, left=0), *map(filled, _source(question, scatter))]
 
 
 def _number(pairs: object) -> str:
@@ -178,15 +177,14 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     return lines
 
 
-def _powers_of(plan: Plan) -> list[ClaimPower]:
+def powers_of(plan: Plan) -> list[ClaimPower]:
     """Return the prospects of each of the plan's claims, before their file is written or after."""
     path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
     return [] if path is None else claim_powers(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
 
 
-def claims_text(plan: Plan) -> str:
+def claims_text(found: Sequence[ClaimPower]) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
-    found = _powers_of(plan)
     judged = [_line(o) for o in found if o.num_pairs]
     head = f"\n\nclaims: {len(judged)}, judged over paired runs"
     rest = [f"  {sentence}" for sentence in _not_judged(found)]
@@ -202,7 +200,7 @@ def _not_judged(claim_powers: Sequence[ClaimPower]) -> list[str]:
 
 def cannot_decide(plan: Plan) -> list[str]:
     """A sentence for each claim that the plan's runs will not decide, whatever they give."""
-    found = _powers_of(plan)
+    found = powers_of(plan)
     undecided = [f"{o.claim.brief}: {o.verdict}" for o in found if o.verdict and o.num_pairs]
     return [*undecided, *_not_judged(found)]
 
@@ -215,12 +213,12 @@ def _line(claim_power: ClaimPower) -> str:
     parts = [design, f"smallest adjusted p {claim_power.smallest_p:.2g}"]
     if claim_power.detectable_sds is not None:
         parts.append(f"finds {claim_power.detectable_sds:.2f} standard deviations of a paired difference in 80 of 100")
-    if claim_power.smallest_p_means > 0.05:
+    if claim_power.smallest_p_means > ALPHA:
         parts.append(f"means of replicates alone cannot decide (adjusted p {claim_power.smallest_p_means:.2g} at best)")
     return f"  {claim_power.claim.brief}: {'; '.join(parts)}"
 
 
-def claims_facts(plan: Plan) -> list[dict[str, object]]:
+def claims_facts(found: Sequence[ClaimPower]) -> list[dict[str, object]]:
     """``claims_text`` as JSON."""
     return [
         {
@@ -233,5 +231,5 @@ def claims_facts(plan: Plan) -> list[dict[str, object]]:
             "detectable_sds": claim_power.detectable_sds,
             "cannot_decide": claim_power.verdict or None,
         }
-        for claim_power in _powers_of(plan)
+        for claim_power in found
     ]

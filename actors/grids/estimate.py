@@ -39,11 +39,11 @@ class Rate:
     ``warnings``: what the run that was timed said when it started, in its ``setting``.
     """
 
-    start_s: float
+    start_s: float = 0.0
     round_s: float
     fixed_bytes: float
     round_bytes: float
-    origin: str
+    origin: str = ""
     setting: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -77,33 +77,33 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
+def _key(state: State) -> Key:
+    return workload(state.config), state.cell.label
+
+
 def finished_rates(states: Iterable[State]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
     for state in states:
         if state.status == "done":
-            key = (workload(state.config), state.cell.label)
-            groups.setdefault(key, []).append(measured(state.folder, 0.0, ""))
+            groups.setdefault(_key(state), []).append(measured(state.folder))
     return {key: _mean(rates) for key, rates in groups.items()}
 
 
-def measured(folder: Path, start_s: float, origin: str) -> Rate:
-    """The rate of a run, from its folder."""
+def measured(folder: Path) -> Rate:
+    """The rate of a run, from its folder, which does not tell what its start takes."""
     rounds = read_rounds(folder)
     sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     ledger = sizes.pop(folder / ROUNDS_FILE)
     return Rate(
-        start_s=start_s,
         round_s=sum(r.wall_s for r in rounds) / len(rounds),
         fixed_bytes=sum(sizes.values()),
         round_bytes=ledger / len(rounds),
-        origin=origin,
     )
 
 
 def _mean(rates: Sequence[Rate]) -> Rate:
     return Rate(
-        start_s=fmean(rate.start_s for rate in rates),
         round_s=fmean(rate.round_s for rate in rates),
         fixed_bytes=fmean(rate.fixed_bytes for rate in rates),
         round_bytes=fmean(rate.round_bytes for rate in rates),
@@ -139,12 +139,12 @@ def probe_missing(
 
 def _to_time(states: Sequence[State], *, one_each: bool) -> dict[Key, State]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
-    known = set(finished_rates(states))
+    known = {_key(state) for state in states if state.status == "done"}
     covered = {work for work, _ in known}
     cells: dict[Key, State] = {}
     for state in states:
-        key = (workload(state.config), state.cell.label)
-        if state.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
+        key = _key(state)
+        if key not in known and key not in cells and not (one_each and key[0] in covered):
             covered.add(key[0])
             cells[key] = state
     return cells
@@ -170,10 +170,10 @@ def probe(config: ExperimentConfig) -> Rate:
         setup = open_cell(one_round, folder)
         start_s = perf_counter() - began
         run_opened(setup, folder)
-        rate = measured(folder, start_s, "one timed round")
+        rate = measured(folder)
         # Two checkpoints are kept; a single round leaves one.
-        fixed_bytes = rate.fixed_bytes * KEEP / len(generations(folder))
-        return replace(rate, fixed_bytes=fixed_bytes, warnings=setup.warnings)
+        fixed_bytes, origin = rate.fixed_bytes * KEEP / len(generations(folder)), "one timed round"
+        return replace(rate, start_s=start_s, fixed_bytes=fixed_bytes, origin=origin, warnings=setup.warnings)
 
 
 def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
@@ -186,10 +186,10 @@ def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -
     by_name = {}
     for state in states:
         if state.status not in ("done", "stale", "stopped"):
-            work, label = workload(state.config), state.cell.label
-            like, rate = first.get(work, ("", UserError("nothing was timed")))
-            if (work, label) in known:
-                like, rate = label, known[work, label]
+            work, label = key = _key(state)
+            like, rate = first.get(work, (label, UserError("nothing was timed")))
+            if key in known:
+                like, rate = label, known[key]
             by_name[state.name] = _estimate(state, rate, "" if like == label else f"as {like}: ")
     return by_name
 

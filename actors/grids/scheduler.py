@@ -118,6 +118,11 @@ def _at_work(key: int) -> _StaysHere | None:
     return _AT_WORK.get(key)
 
 
+def _name_of(trial: Any) -> str:
+    """The cell of one of Tune's trials."""
+    return str(trial.config["cell"])
+
+
 class _TuneCallback(_StaysHere, tune.Callback):
     """Passes Tune's events on to the loop."""
 
@@ -127,13 +132,13 @@ class _TuneCallback(_StaysHere, tune.Callback):
         self._gauge, self._shown_s = GridGauge(loop.plan.name), 0.0
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._loop.begin(trial.config["cell"])
+        self._loop.begin(_name_of(trial))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._loop.end(trial.config["cell"])
+        self._loop.end(_name_of(trial))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
+        keep_death(self._loop, _name_of(trial), _words_of(trial), self._kills_before)
         self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
@@ -233,10 +238,6 @@ class _Places(_StaysHere):
 
 def _tuner(loop: Loop, nodes: Nodes, jobs: int | None, other_code: bool) -> tune.Tuner:
     """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
-
-    def name_of(trial: Any) -> str:
-        return str(trial.config["cell"])
-
     plan = loop.plan
     trials = {state.name: _trial_of(loop, state, other_code) for state in loop.todo}
     is_own = any(state.config.modules() for state in loop.todo)
@@ -252,7 +253,7 @@ def _tuner(loop: Loop, nodes: Nodes, jobs: int | None, other_code: bool) -> tune
             max_concurrent_trials=jobs,
             # None: Tune's own, which runs each trial to its end.
             scheduler=None if plan.stopping is None else SearchScheduler(loop.states, plan.stopping),
-            trial_name_creator=name_of,
+            trial_name_creator=_name_of,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
@@ -287,10 +288,10 @@ class SearchScheduler(FIFOScheduler):
 
     def _add(self, state: State, trial: TuneTrial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
-        config = state.config
-        known: Any = self._by_place.get(rivals(state.cell))
+        config, place = state.config, rivals(state.cell)
+        known: Any = self._by_place.get(place)
         if known is None:
-            known = self._by_place[rivals(state.cell)] = ASHAScheduler(
+            known = self._by_place[place] = ASHAScheduler(
                 time_attr=ROUND,
                 metric=F1,
                 mode="max",
@@ -304,11 +305,11 @@ class SearchScheduler(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: TuneTrial) -> None:
         """Take a new trial in."""
-        self._add(self._entries[trial.config["cell"]], trial)
+        self._add(self._entries[_name_of(trial)], trial)
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
         """Ask the place's ASHA; a trial that it stops is marked in its folder, which no process holds between parts."""
-        state = self._entries[trial.config["cell"]]
+        state = self._entries[_name_of(trial)]
         decision = str(self._by_place[rivals(state.cell)].on_trial_result(tune_controller, trial, result))
         if decision == TrialScheduler.STOP:
             mark_stopped(state.folder, int(result[ROUND]))

@@ -25,7 +25,7 @@ from relief_ray.config.experiment import Choice, ExperimentConfig, assign, read_
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.records.identity import addresses_in, why_closed, why_foreign
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
-from relief_ray.report.runs import config_value
+from relief_ray.records.schema import config_value
 from relief_ray.studies.plan import Plan, State, row_of
 from relief_ray.studies.spec import Cell, Level, Spec, Values, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several, value_text
@@ -244,11 +244,12 @@ def asha(cells: Sequence[Cell], grace_rounds: int | None, reduction_factor: int 
         UserError: the cells are no tries of a search, or nothing could be stopped.
     """
     factor = reduction_factor or _REDUCTION_FACTOR
-    configs = [cell.config for cell in cells]
-    _refuse_unfit(configs)
+    _refuse_unfit(cell.config for cell in cells)
     if grace_rounds is None:
-        wanted = [max(-(-c.rounds // factor**2), _needed(cell)) for cell, c in zip(cells, configs, strict=True)]
-        grace_rounds = max(_tested_from(r, c.evaluation.every) for r, c in zip(wanted, configs, strict=True))
+        grace_rounds = max(
+            _tested_from(max(-(-cell.config.rounds // factor**2), _needed(cell)), cell.config.evaluation.every)
+            for cell in cells
+        )
     stopping = EarlyStopping(scheduler="asha", grace_rounds=grace_rounds, reduction_factor=factor)
     for cell in cells:
         _refuse_idle(stopping, cell)

@@ -166,14 +166,15 @@ class Result(NamedTuple):
     """What a command gives, or one of several things that it gives one after the other."""
 
     text: object
-    """For people."""
+    """For people; a list is of lines, or of blocks of them."""
     facts: object = None
     """For programs; None: nothing."""
 
     def show(self, *, as_json: bool) -> None:
         """Print it: as JSON an event on a line of its own, anything else indented."""
         if not as_json:
-            print(visible(str(self.text)), flush=True)
+            text = "\n".join(self.text) if isinstance(self.text, list) else str(self.text)
+            print(visible(text), flush=True)
         elif self.facts is not None:
             is_event = isinstance(self.facts, dict) and "event" in self.facts
             print(json.dumps(self.facts, indent=None if is_event else 1), flush=True)

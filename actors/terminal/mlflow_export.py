@@ -22,6 +22,7 @@ from relief_ray.records.sync.mlflow import (
     store_uri,
 )
 from relief_ray.records.sync.sender import brief
+from relief_ray.report.runs import grouped
 from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
@@ -42,15 +43,15 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
     return [f"MLflow  {command}", f"        {PAGE}"] if is_ours else []
 
 
-def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str = "") -> str | None:
-    """Copy files to a run in its store, where MLflow is wanted and installed; return why not, where it failed.
+def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str = "") -> list[str]:
+    """Copy files to a run in its store, where MLflow is wanted and installed; return a line why not, where it failed.
 
     ``study``: its name, to whose own run the files go, where ``run`` is a folder in that of the study. Credentials of a
     store are not kept in records, so that a store which needs them is left alone.
     """
     is_known = config.uri is None or MASK not in config.uri
     if not (config.enabled and files and is_known) or importlib.util.find_spec("mlflow") is None:
-        return None
+        return []
     store = Store(uri=store_uri(run, config.uri), experiment=config.experiment)
     try:
         if study:
@@ -58,25 +59,26 @@ def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str 
         else:
             log_run(store, run, files)
     except Exception as error:  # a copy: whatever the store raises, the files are on disk
-        return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
-    return None
+        return [f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"]
+    return []
 
 
 def summary_of(out: Path, name: str) -> StudySummary:
     """Methods, seeds, runs done, times and best F1 of the runs in a folder, for the line of the study's own run."""
     folders = sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))
     runs = [read_run(folder) for folder in folders]
-    done = [run for run in runs if run.status == "done"]
-    scores: dict[str, list[float]] = {}
-    for folder, run in zip(folders, runs, strict=True):
-        if run.status == "done" and (f1 := headline_f1(look(folder).last_tested())) is not None:
-            scores.setdefault(run.method.name, []).append(f1)
+    done = {folder: run for folder, run in zip(folders, runs, strict=True) if run.status == "done"}
+    scores = grouped(
+        (run.method.name, f1)
+        for folder, run in done.items()
+        if (f1 := headline_f1(look(folder).last_tested())) is not None
+    )
     note = f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done."
     tags = {
         "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs)),
         "relief.seeds": ", ".join(dict.fromkeys(str(run.config.get("seed")) for run in runs)),
+        "relief.cells_done": str(len(done)),
     }
-    tags["relief.cells_done"] = str(len(done))
     if scores:
         best, values = max(scores.items(), key=lambda item: fmean(item[1]))
         best_f1 = fmean(values)
@@ -85,7 +87,7 @@ def summary_of(out: Path, name: str) -> StudySummary:
         tags["relief.best_f1"] = f"{best_f1:.4f}"
     return StudySummary(
         started=min((run.created for run in runs), default=None),
-        finished=max((run.finished for run in done if run.finished), default=None),
+        finished=max((run.finished for run in done.values() if run.finished), default=None),
         note=f"{note} Records: {out.absolute()}",
         tags=tags,
     )

@@ -14,38 +14,38 @@ from relief_ray.studies.spec import Cell
 
 def display(as_json: bool, num_runs: int = 0, num_rounds: int = 0, *, several: bool) -> Shown:
     """What a command prints of its runs: JSON with ``--json``, else what suits the terminal (``terminal_display``)."""
-    return JsonEvents(several) if as_json else terminal_display(num_runs, num_rounds, several=several)
+    if as_json:
+        return (CellEvents if several else RunEvents)(stderr=True)
+    return terminal_display(num_runs, num_rounds, several=several)
 
 
-class JsonEvents(Shown):
-    """Prints one JSON object per line on stdout, notes on stderr.
+def _write(event: str, **facts: object) -> None:
+    """Print one event as a JSON object on a line."""
+    print(json.dumps({"event": event, **facts}), flush=True)
 
-    Of one run at a time these are the events ``run``, ``round`` and ``end``; of runs side by side ``cell`` alone, when
-    one has ended.
-    """
 
-    def __init__(self, several: bool) -> None:
-        """``several``: runs are computed side by side."""
-        super().__init__(stderr=True)
-        self._several = several
+class CellEvents(Shown):
+    """Prints an event on stdout when one of several runs, computed side by side, has ended; notes on stderr."""
 
-    def write(self, event: str, **facts: object) -> None:
-        """Print one event."""
-        print(json.dumps({"event": event, **facts}), flush=True)
+    def end(self, cell: Cell, end: End) -> None:
+        """Write ``{"event": "cell"}`` with how the study stands."""
+        facts = {"cell": cell.title, "status": end.status, "wall_s": end.seconds, "f1": headline_f1(end.record)}
+        view = {"done": end.view.num_done, "cells": end.view.num_cells, "left_s": end.view.left_s}
+        _write("cell", **facts, why=end.why or None, **view)
+
+
+class RunEvents(Shown):
+    """Prints events of one run at a time on stdout: ``run``, ``round`` and ``end``; notes on stderr."""
 
     def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Write ``{"event": "run"}``."""
-        if self._several:
-            return
-        self.write("run", run=cell.title, facts=text, done=done, rounds=cell.config.rounds)
+        _write("run", run=cell.title, facts=text, done=done, rounds=cell.config.rounds)
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """Write ``{"event": "round"}`` with cumulative totals."""
-        if self._several:
-            return
         clock = cell.config.costs.planning_time
         cost = record.costs[clock]
-        self.write(
+        _write(
             "round",
             run=cell.title,
             round=record.round,
@@ -67,14 +67,8 @@ class JsonEvents(Shown):
         )
 
     def end(self, cell: Cell, end: End) -> None:
-        """Write ``{"event": "end"}``, or ``{"event": "cell"}`` with how the study stands."""
-        why = end.why or None
-        if not self._several:
-            self.write("end", run=cell.title, status=end.status, why=why, **_json_scores(end.record))
-            return
-        facts = {"cell": cell.title, "status": end.status, "wall_s": end.seconds, "f1": headline_f1(end.record)}
-        view = {"done": end.view.num_done, "cells": end.view.num_cells, "left_s": end.view.left_s}
-        self.write("cell", **facts, why=why, **view)
+        """Write ``{"event": "end"}``."""
+        _write("end", run=cell.title, status=end.status, why=end.why or None, **_json_scores(end.record))
 
 
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:

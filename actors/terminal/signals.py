@@ -13,7 +13,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -23,7 +23,7 @@ from actors.runtime.session import abandon
 from actors.terminal.exit_codes import HUNG_UP, INTERRUPTED, RAY_LOST, TERMINATED, Stopped, block
 from relief_ray.support.errors import UserError
 
-_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
+_CODES: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 # After the first signal: a round may still come to its end, then whatever runs is interrupted, then the process ends.
 INTERRUPT_S, END_S = 6.0, 9.0
 # From a second signal, or from a Ray that does not answer, to the end.
@@ -67,7 +67,7 @@ class _Ending:
                 time.sleep(_UNHEARD_S)
                 if self.at_s == math.inf:
                     self.is_unheard = True
-                    self.within(END_S - _UNHEARD_S, _CODES[signal.Signals(number[0])])
+                    self.within(END_S - _UNHEARD_S, _CODES[number[0]])
 
     def _wait(self) -> None:
         while (left_s := self.at_s - time.monotonic()) > 0:
@@ -100,9 +100,9 @@ def _write(text: str) -> None:
                 os.dup2(nowhere, number)
 
 
-def _reacts_to(number: signal.Signals) -> bool:
+def _reacts_to(number: int) -> bool:
     """Whether to react to this signal; under ``nohup`` a closing terminal is ignored."""
-    return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    return number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _unwatched() -> None:
@@ -116,9 +116,8 @@ def end_on_signals() -> None:
     _ending.is_ours = True
 
     def stop(number: int, frame: FrameType | None) -> None:
-        code = _CODES[signal.Signals(number)]
         is_first, _ending.is_unheard = _ending.at_s == math.inf or _ending.is_unheard, False
-        _ending.within(END_S if is_first else _LEAVE_S, code)
+        _ending.within(END_S if is_first else _LEAVE_S, _CODES[number])
         if is_first:
             raise KeyboardInterrupt
 
@@ -157,7 +156,7 @@ class StopSignals:
         self.code = 0
         self._advice, self._why, self._outside = advice, "", ""
         self._num_signals, self._last_s = 0, -math.inf
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self._before: dict[int, signal._HANDLER] = {}
         self._alarm: threading.Timer | None = None
 
     def requested(self) -> bool:
@@ -187,7 +186,7 @@ class StopSignals:
         self._last_s = now_s
         self._num_signals += 1
         if self._num_signals == 1:
-            self.code = _CODES[signal.Signals(number)]
+            self.code = _CODES[number]
             _ending.within(END_S, self.code)
             self._alarm = threading.Timer(INTERRUPT_S, self._interrupt)
             self._alarm.daemon = True

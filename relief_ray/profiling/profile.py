@@ -213,15 +213,15 @@ def fit_optimizer(rounds: Sequence[TimedRound]) -> tuple[float, float, float]:
     seconds = np.array([r.times.optimizer_s / r.load.num_steps for r in rounds])
     # Relative errors: a step over a head should fit as well as one over everything.
     scaled = np.array(steps) / seconds[:, None]
-    constant_s, tensor_s, value_s = _positive_fit(scaled, np.ones(len(rounds)))
-    return float(constant_s), float(tensor_s), float(value_s)
+    constant_s, tensor_s, value_s = _positive_fit(scaled).tolist()
+    return constant_s, tensor_s, value_s
 
 
-def _positive_fit(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least squares without negative coefficients: the column of the most negative one is removed, repeatedly."""
+def _positive_fit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients that bring every row to 1, by least squares; negative ones are removed, the most negative first."""
     coefficients, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
     while kept:
-        solved = np.linalg.lstsq(rows[:, kept], wanted, rcond=None)[0]
+        solved = np.linalg.lstsq(rows[:, kept], np.ones(len(rows)), rcond=None)[0]
         if solved.min() >= 0:
             coefficients[kept] = solved
             break
@@ -308,7 +308,7 @@ class Profiler:
             torch_build=torch_build(),
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             commit=commit() or f"sources {source_digest()[:12]}",
-            settings={BATCH: self._rows, **profile_settings(setup.config, setup.job.build().shape)},
+            settings={BATCH: self._rows, **profile_settings(setup.config, self._bench.plain.backbone.shape)},
             turns=len(walls_s),
             spread=spread(walls_s),
             load_before=self._load_before,

@@ -30,6 +30,13 @@ ANSWER = NodeAnswer(
 )  # fmt: skip
 
 
+def cluster(*offers):
+    return Nodes(each=offers, here=offers[0])
+
+
+ALONE = cluster(HEAD)
+
+
 def node(letter, count=1, answer=ANSWER, why=""):
     resources = {"CPU": 1.0, "memory": 2048.0 * MIB, f"type_{letter}": float(count)}
     name = replace(answer, name=f"board-{letter}") if answer is not None else None
@@ -37,12 +44,12 @@ def node(letter, count=1, answer=ANSWER, why=""):
 
 
 def fit_of(target, settings=(), nodes=()):
-    return judge(target.split(), typed(*settings), [HEAD, *(n.resources for n in nodes)], "h:1")
+    return judge(target.split(), typed(*settings), cluster(HEAD, *(n.resources for n in nodes)), "h:1")
 
 
 def test_a_preset_is_judged_as_if_placed_by_type():
     """`demo` itself packs its clients: what `--placement typed` would make of it is the question."""
-    need = need_of(["demo"], [], [HEAD])
+    need = need_of(["demo"], [], ALONE)
     assert sorted(tuple(b) for b in need.bundles) == [(t,) for t in ("type_a", "type_b", "type_c") for _ in range(2)]
     assert need.num_cells is None and need.data == {"dsa_mini": "auto"} and not need.impossible
     assert "mode actors, placement typed" in need.title
@@ -59,23 +66,23 @@ def test_a_preset_fits_once_the_named_nodes_have_joined():
 
 
 def test_settings_choose_another_way_to_place():
-    need = need_of(["demo"], typed("runtime.placement=virtual"), [HEAD])
+    need = need_of(["demo"], typed("runtime.placement=virtual"), ALONE)
     assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
     assert fit_of("demo", ["runtime.placement=virtual"]).fits
 
 
 def test_a_grid_is_judged_by_its_most_demanding_cell():
-    need = need_of(["main_cnn"], typed("runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"), [HEAD])
+    need = need_of(["main_cnn"], typed("runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"), ALONE)
     assert need.num_cells and need.num_cells > 1
     assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
     assert not fit_of("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
 
 
 def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
-    assert need_of(["quick"], [], [HEAD]).num_cells is None and need_of(["run", "quick"], [], [HEAD]).num_cells is None
-    assert need_of(["grid", "smoke"], [], [HEAD]).num_cells == 12
+    assert need_of(["quick"], [], ALONE).num_cells is None and need_of(["run", "quick"], [], ALONE).num_cells is None
+    assert need_of(["grid", "smoke"], [], ALONE).num_cells == 12
     with pytest.raises(UserError, match="check resume smoke: expected a preset"):
-        need_of(["resume", "smoke"], [], [HEAD])
+        need_of(["resume", "smoke"], [], ALONE)
 
 
 def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
@@ -92,7 +99,7 @@ def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatc
 
     monkeypatch.setattr(places, "choose_device", lambda device: "cuda")
     offers = [{**HEAD, "GPU": 8.0}, {**node("b", 2).resources, "type_c": 2.0, "GPU": 1.0}]
-    need = need_of(["demo"], [], offers)
+    need = need_of(["demo"], [], cluster(*offers))
     assert {name: bundle["GPU"] for bundle in need.bundles for name in bundle if name.startswith("type_")} == {
         "type_a": 0.5, "type_b": 0.25, "type_c": 0.25,
     }  # fmt: skip
@@ -103,7 +110,7 @@ def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatc
 
 def test_an_unknown_target_is_refused():
     with pytest.raises(UserError, match=r"did you mean 'demo'"):
-        need_of(["demmo"], [], [HEAD])
+        need_of(["demmo"], [], ALONE)
 
 
 def test_nodes_that_a_run_would_refuse_are_faults():
@@ -135,7 +142,7 @@ def test_a_shard_is_data_and_is_shown():
     nodes = [node("a", answer=HOLDER)]
     assert data_faults(nodes, {"dsa": "node"}) == [] and data_notes(nodes, {"dsa": "auto"}) == []
     assert len(data_faults(nodes, {"mhealth": "node"})) == 1
-    assert "data: the shard of client 3 of dsa" in answer("h:1", nodes, None, [], []).text
+    assert "data: the shard of client 3 of dsa" in "\n".join(answer("h:1", nodes, None, [], []).text)
 
 
 def test_of_own_data_is_said_that_the_nodes_look_for_them():
@@ -149,11 +156,11 @@ def test_of_own_data_is_said_that_the_nodes_look_for_them():
 
 def test_only_nodes_that_may_train_need_data():
     head = replace(node("a", answer=BARE), is_head=True, resources=HEAD)
-    need = need_of(["demo"], typed("runtime.physical=true"), [HEAD])
+    need = need_of(["demo"], typed("runtime.physical=true"), ALONE)
     assert need.data == {"dsa_mini": "node"} and "mode actors, placement typed" in need.title
     other = replace(node("c"), resources={"CPU": 8.0})
     assert [n.name for n in trains([head, node("b"), other, node("a")], need)] == ["board-b", "board-a"]
-    grid = need_of(["grid", "smoke"], typed("runtime.data=node"), [HEAD])
+    grid = need_of(["grid", "smoke"], typed("runtime.data=node"), ALONE)
     assert set(grid.data.values()) == {"node"}
 
 
@@ -192,10 +199,11 @@ def test_a_clock_that_is_off_is_said_and_one_that_did_not_answer_is_not():
 def test_text_has_80_columns_and_json_the_same_facts():
     nodes = [node("a"), node("c", 2), node("b", answer=None, why="no answer within 60 s")]
     fit = fit_of("demo", nodes=nodes[:2])
-    text = answer("10.0.0.1:6379", nodes, fit, faults_of(nodes), ["a note " * 20]).text
-    commands = [line for line in text.splitlines() if line.startswith("    relief-ray")]
-    assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
+    lines = answer("10.0.0.1:6379", nodes, fit, faults_of(nodes), ["a note " * 20]).text
+    commands = [line for line in lines if line.startswith("    relief-ray")]
+    assert all(len(line) <= 80 for line in lines if line not in commands)
     assert [line.strip() for line in commands] == list(fit.changes)
+    text = "\n".join(lines)
     assert "board-a (10.0.0.7): 1 core, 1 x type_a, 2,048 MiB" in text
     assert "  Python 3.11.7, Ray 2.60.0, torch 2.13.0+cpu, RELIEF-Ray 0.1.0 (abababab)" in text
     assert "does not answer: no answer within 60 s" in text and "FAULT: 10.0.0.7" in text
@@ -207,7 +215,7 @@ def test_text_has_80_columns_and_json_the_same_facts():
 def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
     short = unplaced([{"jetson": 1.0}] * 2, [HEAD])
     fit = replace(fit_of("demo"), unplaced=short, changes=tuple(changes(short, "10.0.0.1:6379")))
-    lines = answer("10.0.0.1:6379", [node("a")], fit, [], []).text.splitlines()
+    lines = answer("10.0.0.1:6379", [node("a")], fit, [], []).text
     assert all(len(line) <= 80 for line in lines)
     assert "has no option for jetson: add --resources='{\"jetson\": 2}' to the" in " ".join(" ".join(lines).split())
     assert "  or without types: --set runtime.placement=virtual" in lines
@@ -215,8 +223,8 @@ def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
 
 def test_as_many_cells_at_a_time_as_the_grid_will_say():
     offers = (HEAD, node("a").resources, node("b").resources)
-    fit = judge(["grid", "smoke"], [], offers, "h:1")
-    said = explain_places([fit.need.bundles], Nodes(each=offers, here=HEAD))
+    fit = judge(["grid", "smoke"], [], cluster(*offers), "h:1")
+    said = explain_places([fit.need.bundles], cluster(*offers))
     assert fit.at_once == 6 and "; 6 cells at a time" in said
     small = {**HEAD, "memory": 700.0 * MIB}
-    assert judge(["grid", "smoke"], [], (small, *offers[1:]), "h:1").at_once == 2, "the head writes all records"
+    assert judge(["grid", "smoke"], [], cluster(small, *offers[1:]), "h:1").at_once == 2, "the head writes all records"

@@ -23,7 +23,7 @@ def test_each_node_is_told_with_its_numbers():
     bad = replace(result(BOARD, is_same=False, needs_bits=False, difference=0.25), node="other")
     silent = NodeResult(node="third", address="10.0.0.4", why="no answer in time")
     bits = result(HERE, is_same=False, needs_bits=True, difference=1e-7)
-    text = answer(HERE, [good, bad, silent, bits]).text.splitlines()
+    text = answer(HERE, [good, bad, silent, bits]).text
     assert "kept    board 10.0.0.2, Cortex-A78AE" in text[1] and "difference 2e-06 (allowed 0.0001)" in text[1]
     assert "BROKEN  other" in text[2] and "0.25" in text[2] and "BROKEN  third: no answer" in text[3]
     assert "expected the same bits" in text[4] and text[5] == "4 results: broken on other, third, board"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.study import cannot_decide, claims_text
+from actors.commands.study import cannot_decide, claims_text, powers_of
 from relief_ray.report.frames import read_cells
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
@@ -60,7 +60,7 @@ def test_the_scatter_of_few_runs_is_told_with_its_interval(invoke: Invoke):
 def test_a_scatter_of_made_up_data_says_so(invoke: Invoke, monkeypatch):
     cells = read_cells([Path("results/smoke")])
     made_up = replace(cells, runs=cells.runs.assign(data_origin="SYNTHETIC"))
-    monkeypatch.setattr("actors.commands.study.read_cells", lambda folders, parsed: made_up)
+    monkeypatch.setattr("actors.commands.study.read_cells", lambda folders: made_up)
     shown = " ".join(invoke("plan-study", "results/smoke", "--first=relief", "--second=v1").stdout.split())
     assert "4 paired runs of relief and v1 on SYNTHETIC data (F1" in shown
 
@@ -106,7 +106,8 @@ def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
     assert cannot_decide(Plan.read(plan.out, kind="grid")) == [
         "relief > fedavg in F1: too short to judge: 2 replicates; at least 6 seeds or replicates are needed (0-5)"
     ]
-    assert "claims: 1, judged over paired runs" in claims_text(known) and claims_text(tiny_plan(tmp_path / "h")) == ""
+    assert "claims: 1, judged over paired runs" in claims_text(powers_of(known))
+    assert claims_text(powers_of(tiny_plan(tmp_path / "h"))) == ""
     run_alone(plan.look()[0])
     file.write_text(CLAIMS + "  - {first: v1, second: fedavg}\n")
     with pytest.raises(UserError, match="holds 1 cells that were begun under other claims"):

@@ -8,7 +8,7 @@ import pytest
 
 from actors.commands.plan_text import end_of
 from actors.grids.scheduler import keep_death
-from actors.terminal.progress import JsonEvents
+from actors.terminal.progress import CellEvents
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
 from relief_ray.records import ledger
 from relief_ray.records.run_folder import read_rounds
@@ -117,7 +117,7 @@ def test_a_full_disk_is_recognised(tmp_path):
 
 def test_lines_json_and_table_say_the_same(tmp_path, capsys):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
-    loop = follow(plan, JsonEvents(several=True))
+    loop = follow(plan, CellEvents(stderr=True))
     (entry,) = plan.look()
     loop.begin(entry.cell.name)
     from rich.console import Console
@@ -155,5 +155,6 @@ def test_a_finished_grid_ends_with_the_verdicts_on_its_claims_where_it_was_teste
     plan = replace(tiny_plan(tmp_path / "grid", **{"evaluation.parts": [part]}), claims_file=claims).write()
     assert [run_alone(state) for state in plan.look()] == ["done", "done"]
     result = end_of(plan)
-    assert said in " ".join(result.text.split()) and bool(said) == ("Of 1 claim named" in result.text)
+    text = " ".join(" ".join(result.text).split())
+    assert said in text and bool(said) == ("Of 1 claim named" in text)
     assert len(result.facts.get("verdicts", [])) == bool(said)

@@ -32,11 +32,12 @@ def test_lines_of_evaluated_and_other_rounds_align(runs: Path) -> None:
     assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
 
 
-def test_a_single_run_shows_its_rounds_and_of_many_one_is_shown_now_and_then(runs: Path, capsys) -> None:
+def test_a_single_run_shows_its_rounds_and_of_many_one_is_shown_now_and_then(runs: Path, capsys, monkeypatch) -> None:
     records = read_rounds(runs / "relief-s0")
 
     def shown(num_runs: int, every_s: float) -> list[str]:
-        lines = LineDisplay(num_runs, every_s)
+        monkeypatch.setattr("relief_ray.studies.progress._LINE_EVERY_S", every_s)
+        lines = LineDisplay(num_runs)
         for number in range(num_runs):
             title = f"relief, seed {number}"
             cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
