@@ -176,13 +176,14 @@ class Coordinator:
                 return run_on_workers(
                     setup, request.path, request.group, request.options, lambda: self._stopping, self._notes.append
                 )
-        except UserError:
+        except (UserError, RoundVoid, FloatingPointError):  # these pass in one process too (``naming_users_code``)
             raise
         except Exception as error:
             # The traceback, which says whose code it was, does not travel either.
-            if (theirs := blamed(error)) is not None:
-                raise theirs from error
-            raise
+            theirs = blamed(error)
+            if theirs is None or theirs is error:
+                raise
+            raise theirs from error
 
     @ray.method(concurrency_group="control")
     def progress(self, num_notes: int = 0) -> Progress:

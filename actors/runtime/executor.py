@@ -150,7 +150,7 @@ def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]
     return answers
 
 
-# For sums for which somebody has waited in vain: whatever can be reached has come by then.
+# Once somebody has waited for a sum in vain: what can be reached has come by then.
 _AGAIN_S = 2.0
 
 # Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
@@ -241,6 +241,8 @@ class NodeSums:
         self._blocks = [_Block(tasks=by_client, awaited=set(by_client)) for by_client in tasks]
         self._deadline, self._is_sent = deadline, False
         self._sums: Sums | None = None
+        # One long wait a round: a node that is lost has mostly held several sums.
+        self._wait_s = FETCH_S
 
     def add(
         self, block: int, clients: Sequence[ClientId], rest: BlockResult, sums: SumsRef | None = None, node: str = ""
@@ -274,21 +276,23 @@ class NodeSums:
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
     def take(
-        self, call: Call, sums: Packed[SentSums] | SumsRef | None, wait_s: float = FETCH_S
+        self, call: Call, sums: Packed[SentSums] | SumsRef | None, has_waited: bool = False
     ) -> list[tuple[int, Assignment]]:
-        """Take the outcome of one of ``calls``; if there is none, add up in this process, which waits ``wait_s``.
+        """Take the outcome of one of ``calls``; if there is none, add up in this process.
 
-        Returns the tasks that have to be trained once more, with their blocks, since their sums were lost.
+        ``has_waited``: a worker has waited for the sums. Returns the tasks to be trained once more, with their
+        blocks, since their sums were lost.
         """
         addends, is_tree, _ = call.args
         assert isinstance(addends, list)
         if sums is None:
-            sums = added_up(addends, bool(is_tree), self._layout, wait_s)
+            sums = added_up(addends, bool(is_tree), self._layout, _AGAIN_S if has_waited else self._wait_s)
         if sums is None:
-            self._is_sent = False
+            self._is_sent, self._wait_s = False, _AGAIN_S
             hit = [i for i, _ in call.pieces]
             if is_tree:
-                hit = [i for i, total in enumerate(addends) if added_up([total], False, self._layout, _AGAIN_S) is None]
+                there, _ = ray.wait(addends, num_returns=len(addends), timeout=_AGAIN_S)
+                hit = [i for i, total in enumerate(addends) if total not in there or not self._can_be_read(total)]
             return [again for number in hit for again in self._repeat(number)]
         if is_tree:
             assert isinstance(sums, Packed)
@@ -298,6 +302,9 @@ class NodeSums:
             block.total = ray.put(sums) if isinstance(sums, Packed) else sums
             block.parts = {first: replace(part, sums=None) for first, part in block.parts.items()}
         return []
+
+    def _can_be_read(self, total: SumsRef) -> bool:
+        return added_up([total], False, self._layout, _AGAIN_S) is not None
 
     def _repeat(self, number: int) -> list[tuple[int, Assignment]]:
         """Await the clients of a block whose sums were lost once more; the second time, or too late, leave them out."""
@@ -441,10 +448,8 @@ class RayExecutor:
                 log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome, self._job.layout))
             elif isinstance(gather, NodeSums) and call.method == "add_up":
-                sums = outcome.sums if isinstance(outcome, SumAnswer) else None
-                # A worker that died may have held none of the sums; else somebody has waited for them.
-                has_died = isinstance(outcome, LeftOut) and outcome.cause == "lost"
-                again = gather.take(call, sums, FETCH_S if has_died else _AGAIN_S)
+                has_waited = isinstance(outcome, SumAnswer)
+                again = gather.take(call, outcome.sums if isinstance(outcome, SumAnswer) else None, has_waited)
                 todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in again)
             elif isinstance(outcome, LeftOut):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):

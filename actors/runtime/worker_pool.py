@@ -333,9 +333,10 @@ class WorkerPool:
 
         ``elapsed_s``: seconds since the last look.
         """
-        now_s, waiting = time.monotonic(), [(call, self._candidates(call)) for call in todo]
-        stuck = [(call, workers) for call, workers in waiting if not any(worker.usable for worker in workers)]
-        for worker in {worker.index: worker for _, candidates in stuck for worker in candidates}.values():
+        now_s = time.monotonic()
+        candidates = ((call, self._candidates(call)) for call in todo)
+        stuck = [(call, workers) for call, workers in candidates if not any(worker.usable for worker in workers)]
+        for worker in {worker.index: worker for _, workers in stuck for worker in workers}.values():
             worker.waited_s += elapsed_s
         for call, workers in stuck:
             if all(

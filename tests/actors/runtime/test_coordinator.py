@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch import Tensor
 
-from actors.runtime.coordinator import after_grace, run_with_retries
+from actors.runtime import coordinator
+from actors.runtime.coordinator import Coordinator, RunRequest, after_grace, run_with_retries
 from actors.runtime.errors import Interrupted
+from actors.terminal.exit_codes import exit_code
 from relief_ray.core.federated import RoundVoid
 from relief_ray.core.messages import Assignment, ClientState, EvalTarget, Trained
 from relief_ray.experiment.experiment import Experiment, ignore, never
@@ -17,7 +20,8 @@ from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.support.errors import LeftOut
+from relief_ray.studies.loop import naming_users_code
+from relief_ray.support.errors import LeftOut, UserCodeFailed, UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 
@@ -144,3 +148,22 @@ def test_a_round_has_a_few_seconds_of_grace_by_default(monkeypatch) -> None:
     assert not is_over()
     now_s[0] += 4.0
     assert is_over()
+
+
+@pytest.mark.parametrize("kind", [UserError, RoundVoid, FloatingPointError, UserCodeFailed, KeyError])
+def test_an_error_of_a_users_method_ends_a_run_as_in_one_process(kind, tmp_path, monkeypatch) -> None:
+    """This file stands for the user's."""
+
+    def theirs(*_: object) -> None:
+        raise kind("mine")
+
+    setup = SimpleNamespace(job=SimpleNamespace(num_threads=1))
+    monkeypatch.setattr(coordinator.serialization, "get", lambda _: setup)
+    monkeypatch.setattr(coordinator, "use_threads", lambda _: None)
+    monkeypatch.setattr(coordinator, "run_on_workers", theirs)
+    with pytest.raises(Exception, match="mine") as there:
+        Coordinator().run(RunRequest(setup=None, path=tmp_path, group=None, options=None))
+    with pytest.raises(Exception, match="mine") as here, naming_users_code():
+        theirs()
+    assert (there.type, exit_code(there.value)) == (here.type, exit_code(here.value))
+    assert there.value.__cause__ is not there.value

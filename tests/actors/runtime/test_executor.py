@@ -202,6 +202,33 @@ def test_a_block_without_an_update_has_no_sum_that_can_be_lost(cluster, twelve):
     assert round_.add_up() == [] and same_round(round_.sums.finish(0), gather.finish(0))
 
 
+@ray.remote(num_cpus=0)
+def after(seconds, value):
+    time.sleep(seconds)
+    return value
+
+
+@pytest.mark.ci
+def test_a_sum_that_is_on_its_way_is_waited_for_and_less_after_one_was_lost(cluster, twelve):
+    """Calls that the round's end has left with the driver: no worker has waited for their sums."""
+    round_ = Round(twelve)
+    for client in range(12):
+        round_.answer(client)
+    calls = list(round_.sums.calls())
+    own = ray.get(calls[0].args[0][0])
+
+    def take(call, addend):
+        began = time.monotonic()
+        hit = round_.sums.take(replace(call, args=([addend], *call.args[1:])), None)
+        return {block for block, _ in hit}, time.monotonic() - began
+
+    assert take(calls[0], after.remote(3.0, own))[0] == set()
+    ray.cancel(gone := after.remote(60.0, own), force=True)
+    assert take(calls[1], gone)[0] == {calls[1].pieces[0][0]}
+    hit, seconds = take(calls[2], after.remote(30.0, own))
+    assert hit == {calls[2].pieces[0][0]} and seconds < 10.0
+
+
 def same_counts(on_workers, serial, job):
     """Every test window is counted once, however many hosts share them."""
     models, targets, states = start_models(job), make_targets(job), make_states(job)
