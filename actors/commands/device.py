@@ -36,7 +36,7 @@ from relief_ray.profiling.profile import profile_device
 from relief_ray.records.lock import FileLock
 from relief_ray.records.sync.mlflow import Store, store_uri
 from relief_ray.support.errors import Setting, UserError, first_line
-from relief_ray.support.files import cache_root, preflight, write_atomic
+from relief_ray.support.files import cache_root, nearest_there, preflight, write_atomic
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import memory_bytes
 from relief_ray.support.text import install, pip, si, table, typed, wrapped
@@ -178,13 +178,13 @@ def doctor_lines(
         token: file of its token.
     """
     is_jetson = power_sensors.release(root) is not None
-    runs = _nearest(out)
+    runs = nearest_there(out)
     looks = {
         "memory": _memory(root),
         "data": _data(),
         # The date of the folder is looked at before a trial changes it.
         "clock": _clock(runs),
-        "cache": _folder("cache", _nearest(cache_root()), "point RELIEF_CACHE to a larger disk"),
+        "cache": _folder("cache", nearest_there(cache_root()), "point RELIEF_CACHE to a larger disk"),
         "kernels": _kernels(),
         "runs": _folder("runs", runs, "choose a folder on a larger disk with --out"),
         "locks": _locks(runs),
@@ -216,11 +216,6 @@ def _fault(part: str, text: str, is_needed: bool) -> DoctorLine:
     """The line of a sentence that ends with its fix."""
     seen, _, fix = text.rpartition("; ")
     return DoctorLine(part, seen, fix, is_needed)
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the first one above it that is there: nothing is made."""
-    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
 
 
 def _board(root: Path) -> DoctorLine:

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -311,12 +312,35 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def cache_root() -> Path:
-    """Folder of files that can always be made again: RELIEF_CACHE, else the user's cache folder."""
+    """Folder of files that can always be made again: RELIEF_CACHE, else the user's cache folder.
+
+    Where that cannot be written, as in a container, it is a folder of this user's among temporary files.
+
+    Raises:
+        UserError: that folder cannot be made, or is somebody else's.
+    """
     configured = os.environ.get("RELIEF_CACHE")
     if configured:
         return Path(configured).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "relief-ray"
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "relief-ray")
+    place = nearest_there(usual)
+    if usual.is_absolute() and place.is_dir() and os.access(place, os.W_OK):
+        return usual
+    own = Path(tempfile.gettempdir(), f"relief-ray-{os.getuid()}")
+    try:
+        own.mkdir(mode=0o700, exist_ok=True)
+        status = own.lstat()
+    except OSError as error:  # `disk_errors` asks for this folder
+        raise UserError(f"{own}: cannot make a folder: {error.strerror}; set RELIEF_CACHE to one of yours") from error
+    # Programs are loaded from it: whoever can write to it could have them run.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UserError(f"{own}: others can write there, expected a folder of this user's; set RELIEF_CACHE to one")
+    return own
+
+
+def nearest_there(folder: Path) -> Path:
+    """The folder, or the first one above it that is there: nothing is made."""
+    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
 
 
 def unused(path: Path) -> Path:

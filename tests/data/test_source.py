@@ -1,6 +1,7 @@
 """Raw files are found where users put them; failures say where was looked and what to do."""
 
 import json
+import os
 import re
 import shutil
 import zipfile
@@ -194,6 +195,27 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELIEF_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_root() == tmp_path / "relief-ray"
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc/1/no", "not/absolute"])
+def test_a_home_without_room_for_a_cache(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RELIEF_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = tmp_path / f"relief-ray-{os.getuid()}"
+    assert cache_root() == own == cache_root() and own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    with pytest.raises(UserError, match=rf"{own}: others can write there, expected a folder of this user's; set REL"):
+        cache_root()
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="others can write there"):
+        cache_root()
+    own.unlink()
+    own.touch()
+    with pytest.raises(UserError, match=rf"{own}: cannot make a folder: File exists; set RELIEF_CACHE to one of yours"):
+        cache_root()
 
 
 def test_missing_members_are_counted_and_named(tmp_path: Path) -> None:
