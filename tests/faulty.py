@@ -315,6 +315,18 @@ BACKBONES: dict[str, Fault] = {
         "net = Net(shape, shape.num_classes)\n        nn.init.constant_(net.head.weight, float('nan'))\n"
         "        return net", "module", "group 'head.1' has NaN or infinity, expected finite initial values",
     ),
+    "logits of NaN": net(
+        "net = Net(shape, shape.num_classes)\n        net.head.register_forward_hook(lambda *o: o[-1] / 0)\n"
+        "        return net", "module", "2 windows of noise give logits that are not finite, expected finite ones",
+    ),
+    "logits in double precision": net(
+        "net = Net(shape, shape.num_classes)\n        net.head.register_forward_hook(lambda *o: o[-1].double())\n"
+        "        return net", "module", "2 windows of noise give torch.float64 (2, 8), expected float32 (2, 8)",
+    ),
+    "a parameter of no dimension": net(
+        "net = Net(shape, shape.num_classes)\n        net.head.scale = nn.Parameter(torch.tensor(1.0))\n"
+        "        return net", "module", "parameter 'scale' of group 'head.1' has no dimension, expected one at least",
+    ),
     "a model beyond memory": net("return nn.Linear(10**9, 10**9)", "module", "can't allocate memory"),
     "build returns a number": Fault(
         text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, engine=0):\n        return 1",

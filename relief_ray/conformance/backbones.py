@@ -20,7 +20,7 @@ from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict
 from relief_ray.conformance.runner import Bench, Outcome, require_comes_back
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.codec import decode, encode
-from relief_ray.core.groups import GroupId, all_finite, described
+from relief_ray.core.groups import GroupId, all_finite
 from relief_ray.core.messages import Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.experiment.setup import input_shape
@@ -29,6 +29,7 @@ from relief_ray.models.backbone import Backbone, InputShape, noise_inputs, run_s
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import PlainBackbone
+from relief_ray.models.registry import logits_violation
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
 from relief_ray.training.config import TrainerConfig
@@ -161,17 +162,13 @@ def _seed(bench: _Bench) -> None:
         raise Broken("seed", "two builds from one seed give different logits: something frozen is drawn anew")
 
 
-@torch.no_grad()
 def _shape(bench: _Bench) -> None:
     if text := _refused(bench):
         raise Broken("shape", text, has_remedy=True)
-    backbone, num_classes = bench.build(), bench.shape.num_classes
+    backbone = bench.build()
     for num in (1, 2, 7):
-        logits: object = backbone.forward(bench.inputs(backbone, num))
-        if not isinstance(logits, Tensor) or logits.shape != (num, num_classes) or logits.dtype != torch.float32:
-            raise Broken("shape", f"{num} windows give {described(logits)}, expected float32 ({num}, {num_classes})")
-        if not all_finite(logits):
-            raise Broken("shape", f"{num} windows of noise give logits that are not finite")
+        if violation := logits_violation(backbone, bench.shape, num):
+            raise Broken("shape", violation)
 
 
 @torch.no_grad()

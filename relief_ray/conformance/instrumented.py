@@ -18,13 +18,13 @@ from relief_ray.conformance.rules import Broken
 from relief_ray.core.client import ClientContext, LocalStep
 from relief_ray.core.federated import Strategy
 from relief_ray.core.messages import Receipt, ServerState, Update
-from relief_ray.plugins.blame import PROJECT
+from relief_ray.plugins.blame import PROJECT, settings_of_torch
 from relief_ray.plugins.contract import held, with_functions
 from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.training.local_step import is_mean_over_windows
 
-_Snapshot = dict[tuple[str, str], bytes]
+_Snapshot = dict[tuple[str, str], object]
 
 
 def instrument(strategy: Strategy) -> Strategy:
@@ -95,13 +95,12 @@ def _generators() -> dict[str, bytes]:
 
 
 def global_state(config: ExperimentConfig) -> _Snapshot:
-    """Pickle everything global that a strategy must not change, by rule and name.
+    """Everything global that a strategy must not change, by rule and name; what can change in place is pickled.
 
-    These are random generators, torch's settings, and the variables of its modules and their classes.
+    These are random generators, torch's settings and functions, and the variables of its modules and their classes.
     """
     snapshot: _Snapshot = {("randomness", name): state for name, state in _generators().items()}
-    settings = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
-    snapshot["globals", "settings of torch"] = pickle.dumps([str(s) for s in settings])
+    snapshot |= {("globals", name): value for name, value in settings_of_torch().items()}
     files = {source.name for source in sources(config.modules())}
     names = {type(config.strategy).__module__, *(f.removesuffix(".py").replace("/", ".") for f in files)}
     for name in sorted(names & sys.modules.keys()):

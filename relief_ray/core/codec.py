@@ -230,8 +230,10 @@ def lost_share(before: int, after: int) -> float:
 
 
 def _underflow(params: Params, decoded: Params) -> float:
-    before, after = (sum(int(x.count_nonzero()) for x in values.values()) for values in (params, decoded))
-    return lost_share(before, after)
+    after = sum(int(x.count_nonzero()) for x in decoded.values())
+    if after == sum(map(len, decoded.values())):  # as mostly: one pass is enough
+        return 0.0
+    return lost_share(sum(int(x.count_nonzero()) for x in params.values()), after)
 
 
 def _unfit(params: Params, decoded: Params, form: Format) -> str:

@@ -8,9 +8,9 @@ all.
 import io
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +69,7 @@ def dataset(
     if isinstance(rate_hz, bool) or not isinstance(rate_hz, int | np.integer) or rate_hz < 1:
         raise _wrong("rate_hz", shown(rate_hz), "a whole number of samples per second above 0", "resample the signals")
     values, samples = _rows(signals)
+    window_s = window_s.item() if isinstance(window_s, np.number) else window_s
     if samples and window_s:
         raise _wrong("window_s", shown(window_s), "none, as these windows were cut before", "leave it out")
     num = len(values) // (samples or 1)
@@ -77,7 +78,8 @@ def dataset(
     labels, subject, stretch = (np.repeat(column, samples or 1) for column in (labels, subject, stretch))
     columns = _columns(sensors, values.shape[1])
     signal, lacking = _finite(values, columns, subject)
-    if window_s is not None and not (isinstance(window_s, int | float) and 0.0 < window_s < inf):
+    is_number = isinstance(window_s, int | float) and not isinstance(window_s, bool)
+    if window_s is not None and not (is_number and 0.0 < window_s <= sys.float_info.max):
         raise _wrong("window_s", shown(window_s), "seconds above 0", "leave it out for 5.12")
     nulls = np.isin(labels, _nulls(null, labels))
     if labels.dtype.kind == "i" and (negative := np.unique(labels[~nulls & (labels < 0)]).tolist()):
@@ -113,12 +115,12 @@ def dataset(
         citation="its owner",
         licence="its owner's",
         member=r"^-?\d+\.npz$",
-        window_s=samples / int(rate_hz) or window_s or 5.12,
+        window_s=samples / int(rate_hz) or float(window_s or 5.12),
         cut=samples > 0,
     )
     refuse(f"rr.dataset({name!r})", spec_violations(spec) or violations_of_all(spec, recordings))
     contents = [[content_digest(each), dict(each.facts)] for each in recordings.values()]
-    full = f"{STORED}{name}@{sha256_json([asdict(spec), synthetic, contents])[:12]}"
+    full = f"{STORED}{name}@{sha256_json([asdict(spec), bool(synthetic), contents])[:12]}"
     _write(_folder(full), spec, recordings, synthetic)
     return stored(full)
 
@@ -202,7 +204,7 @@ def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
             own = np.atleast_1d(np.arange(num_channels)[given]).tolist()
         except IndexError:
             own = []
-        if not own or (isinstance(given, slice) and (given.stop or 0) > num_channels):
+        if not own or isinstance(own[0], list) or (isinstance(given, slice) and (given.stop or 0) > num_channels):
             raise _wrong(place, shown(given), "columns that signals have, at least one", fix)
         for column in own:
             if column in owner:

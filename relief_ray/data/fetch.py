@@ -5,8 +5,8 @@ and cut connections. It only becomes the dataset when it is a complete, safe arc
 Archives are kept and read as they are: nothing is unpacked.
 """
 
+import errno
 import json
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -33,7 +33,7 @@ from relief_ray.data.source import (
 )
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import move, sync, write_atomic
+from relief_ray.support.files import disk_errors, move, read_pieces, sync, write_atomic
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
@@ -41,6 +41,8 @@ _CHUNK = 1 << 18
 
 # Attempts of a transfer, the first pause between them, which doubles, and the limit of one read, in seconds.
 ATTEMPTS, PAUSE_S, TIMEOUT_S = 5, 1.0, 60.0
+# What the disk says, not the network, and would say again.
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR)
 
 
 class FetchReport(TypedDict):
@@ -73,7 +75,6 @@ def fetch(
     target = search_roots(root)[0] / name / unquote(Path(urlparse(address).path).name)
     if not target.exists():
         part = target.with_name(target.name + ".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
         _download(address, part, progress)
         _accept(spec, part, target)
     return _report(spec, target)
@@ -82,7 +83,7 @@ def fetch(
 def _download(url: str, part: Path, progress: Progress | None) -> None:
     """Download into `part`, in several attempts where it has to be."""
     if urlparse(url).scheme not in ("https", "http"):
-        raise UserError(f"{url}: expected an https address")
+        raise UserError(f"{url}: expected an address that begins with https:// or http://; mend --url")
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -91,7 +92,7 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
             _attempt(url, part, progress)
             return
         except (_Retry, urllib.error.URLError, HTTPException, OSError) as error:
-            problem = _final(error, url)
+            problem = _final(error, url, part)
     num_bytes = part.stat().st_size if part.exists() else 0
     raise UserError(
         f"{url}: not complete after {ATTEMPTS} attempts ({problem}); {num_bytes} bytes are kept in {part}: "
@@ -99,17 +100,19 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
     )
 
 
-def _final(error: Exception, url: str) -> str:
+def _final(error: Exception, url: str, part: Path) -> str:
     """Describe an error that is worth a retry; raise UserError for one that is not (404, disk full)."""
     if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 416, 429):
         raise UserError(f"{url}: the server says {error.code} {error.reason}; download by hand and use --from FILE")
-    if isinstance(error, OSError) and error.errno in (28, 13, 30):
-        raise UserError(f"{error}; free or choose another folder with RELIEF_DATA, then run the command again")
+    if isinstance(error, OSError) and error.errno in _OF_DISK:
+        fix = "free some space or choose another folder with RELIEF_DATA, then run the command again"
+        raise UserError(f"{part}: cannot write: {error.strerror}; expected a writable place; {fix}")
     return f"{type(error).__name__}: {error}"
 
 
 def _attempt(url: str, part: Path, progress: Progress | None) -> None:
     """Send one request; it continues after the bytes in `part` where the server allows it."""
+    part.parent.mkdir(parents=True, exist_ok=True)
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "relief-ray", **({"Range": f"bytes={have}-"} if have else {})}
     request = urllib.request.Request(url, headers=headers)
@@ -153,8 +156,9 @@ def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
     except UserError:
         part.unlink(missing_ok=True)
         raise
-    sync(part)
-    move(part, target)
+    with disk_errors(target, "keep the archive"):
+        sync(part)
+        move(part, target)
     if not _holds(spec, target):
         _reject(target)
         raise UserError(
@@ -195,10 +199,9 @@ def import_from(name: str, path: str | Path) -> FetchReport:
     if is_path(name) and source.path.resolve().is_relative_to(place.resolve()):
         raise UserError(f"{source.path}: lies below {place} already, where {name!r} is read; nothing to fetch")
     folder = place / name
-    folder.mkdir(parents=True, exist_ok=True)
     if source.path.is_file():
         part = folder / (source.path.name + ".part")
-        shutil.copyfile(source.path, part)
+        write_atomic(part, read_pieces(source.path))
         _accept(spec, part, folder / source.path.name)
         return _report(spec, folder / source.path.name)
     if source.synthetic:

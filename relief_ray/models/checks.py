@@ -25,7 +25,8 @@ def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -
     """Check that a stage owns every group, and that every trainable parameter is in a group of its stage.
 
     Raises:
-        DeclarationError: names stage, group and parameter; else the parameter would be neither trained nor sent.
+        DeclarationError: names stage, group and parameter; else the parameter would be neither trained nor sent. Or one
+            has no dimension.
     """
     owner = _group_by_parameter(declared)
     held: dict[GroupId, set[int]] = {}
@@ -64,6 +65,11 @@ def _group_by_parameter(declared: Sequence[GroupParameters]) -> dict[int, GroupI
                 raise DeclarationError(
                     f"backbone: parameter {name!r} of group {g.id!r} is declared in {owner[id(p)]!r} already; a "
                     "parameter belongs to one group, once: parts that share it cannot be trained and sent apart"
+                )
+            if not p.ndim:
+                raise DeclarationError(
+                    f"backbone: parameter {name!r} of group {g.id!r} has no dimension, expected one at least, along "
+                    "which a part of it could be sent; give it the shape (1,)"
                 )
             owner[id(p)] = g.id
     return owner

@@ -286,8 +286,6 @@ class _Draft:
         modality: str | None = None,
     ) -> None:
         """Add a stage; run it for the shape of its output."""
-        if scalars := [n for n, p in _trained(module) if p.ndim == 0]:
-            raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
         spec = StageSpec(id=name, inputs=inputs, groups=frozenset(groups), modality=modality)
         with self.naming(name, inputs), torch.no_grad():
             switched = switched_in_training(name, module, [self.values[i] for i in inputs])

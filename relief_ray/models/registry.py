@@ -8,8 +8,9 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, TypeAdapter
+from torch import Tensor
 
-from relief_ray.core.groups import all_finite
+from relief_ray.core.groups import all_finite, described
 from relief_ray.core.stages import Engine
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape, noise_inputs
 from relief_ray.models.cnn import CnnConfig
@@ -71,8 +72,8 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, engine: 
     """Build the backbone; one of a user's own is also tried on two windows of noise.
 
     Raises:
-        UserCodeError: a user's own class raises an error, or builds something that is no backbone, or that gives other
-            than finite logits; function, file and line are named.
+        UserCodeError: a user's own class raises an error, or builds something that is no backbone, or whose logits
+            are no finite float32 (B, K); function, file and line are named.
         UserError: as ``build`` raised it.
     """
     if not is_own(type(config)):
@@ -98,8 +99,14 @@ def _fault_of(backbone: object, shape: InputShape) -> str:
     wrong = next((j for j, theta in backbone.params().items() if not all_finite(theta)), None)
     if wrong is not None:
         return f"group {wrong!r} has NaN or infinity, expected finite initial values"
-    with torch.no_grad():
-        logits = backbone.forward(noise_inputs(backbone, shape, 2))
-    if logits.shape != (2, shape.num_classes):
-        return f"the logits of two windows have the shape {tuple(logits.shape)}, expected (2, {shape.num_classes})"
-    return "" if all_finite(logits) else "the logits of noise have NaN or infinity, expected finite ones"
+    return logits_violation(backbone, shape, 2)
+
+
+@torch.no_grad()
+def logits_violation(backbone: Backbone, shape: InputShape, num: int) -> str:
+    """What is wrong with the logits of ``num`` windows of noise, expected (num, K); empty: nothing."""
+    logits: object = backbone.forward(noise_inputs(backbone, shape, num))
+    found = f"{num} windows of noise give"
+    if not isinstance(logits, Tensor) or logits.shape != (num, shape.num_classes) or logits.dtype != torch.float32:
+        return f"{found} {described(logits)}, expected float32 ({num}, {shape.num_classes})"
+    return "" if all_finite(logits) else f"{found} logits that are not finite, expected finite ones"

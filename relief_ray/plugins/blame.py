@@ -263,7 +263,15 @@ def settings_of_torch() -> dict[str, object]:
     if torch is None:
         return {}
     modules = {name: sys.modules[name] for name in ("torch", "torch.nn.functional") if name in sys.modules}
-    functions = {f"{name}.{key}": each for name, module in modules.items() for key, each in vars(module).items()}
+    functions = {
+        # torch wraps one anew as it loads its compiler, for an optimizer's first step; what others wrap counts.
+        f"{name}.{key}": inspect.unwrap(
+            each, stop=lambda f: f.__globals__.get("__name__", "").partition(".")[0] != "torch"
+        )
+        for name, module in modules.items()
+        for key, each in vars(module).items()
+        if isinstance(each, FunctionType | BuiltinFunctionType)
+    }
     return {
         "torch's default type": torch.get_default_dtype(),
         "torch's gradients (torch.is_grad_enabled())": torch.is_grad_enabled(),
@@ -272,7 +280,7 @@ def settings_of_torch() -> dict[str, object]:
         "torch's deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "torch's use of oneDNN": torch.backends.mkldnn.enabled,
         "the smallest number (torch.set_flush_denormal)": float(torch.full((), 1e-40, dtype=torch.float32) * 1),
-    } | {name: each for name, each in functions.items() if isinstance(each, (FunctionType, BuiltinFunctionType))}
+    } | functions
 
 
 def require(

@@ -110,9 +110,9 @@ class RunFolder:
         self._format = LineFormat.of(run)
         lines = self._scan()
         self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
+        forget_error(path)
         # Bytes after the last whole line stay until a resume is sure to go on: `rewind` and `append` cut them off.
         self._fd, self._end = _open_ledger(path), lines.end
-        forget_error(path)
 
     @classmethod
     def create(cls, path: Path, run: RunRecord) -> RunFolder:
@@ -252,14 +252,19 @@ def _open_ledger(folder: Path) -> int:
     path = folder / ROUNDS_FILE
     with files.disk_errors(path, "open"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        os.fsync(descriptor)
-        files.sync(folder)
+        try:
+            os.fsync(descriptor)
+            files.sync(folder)
+        except OSError:
+            os.close(descriptor)
+            raise
     return descriptor
 
 
 def forget_error(folder: Path) -> None:
     """Remove ``error.json``, which a grid keeps of a failed attempt: a new attempt begins."""
-    (folder / ERROR_FILE).unlink(missing_ok=True)
+    with files.disk_errors(folder / ERROR_FILE, "remove"):
+        (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -250,13 +250,13 @@ VARIATIONS: dict[str, Case] = {
         is_fast=True,
     ),
     "relief, epochs, float16, reachable, zero_feature": Case(
-        preset="v1",
+        preset="v2_mandatory",
         family="variation",
         sections={
             "training": {"epochs": 3, "lr": 0.01, "missing": "zero_feature", "engine": "naive"},
             "transfer": {"up": "float16", "down": "float16", "download": "reachable"},
         },
-        strategy={"budget": "epochs", "mean": "participants", "deadline_fraction": 0.5},
+        strategy={"budget": "epochs", "deadline_fraction": 0.5},
         is_fast=True,
     ),
     "fedicu, int8 up, float16 down": Case(

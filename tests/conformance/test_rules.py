@@ -1,9 +1,13 @@
 """Every rule is broken on purpose, and named; strategies of ours keep all of them."""
 
+from contextlib import contextmanager
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from relief_ray.config.experiment import parse
+from relief_ray.conformance.instrumented import global_state
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.strategies import PRESETS
@@ -60,6 +64,34 @@ def test_a_process_may_have_any_number_of_threads():
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize(
+    ("changing", "what"),
+    [
+        (torch.inference_mode, "torch's inference mode"),
+        (lambda: torch.backends.mkldnn.flags(enabled=False), "torch's use of oneDNN"),
+        (_deterministic, "torch's deterministic algorithms"),
+        (lambda: patch.object(torch, "relu_", torch.relu), "torch.relu_"),
+    ],
+)
+def test_a_changed_setting_or_function_of_torch_is_seen(changing, what):
+    config = parse({**PROBLEM, "strategy": "fedavg"})
+    before = global_state(config)
+    with changing():
+        after = global_state(config)
+    assert ("globals", what) in {key for key, value in before.items() if after[key] != value}
+    assert global_state(config) == before, "also where torch has loaded its compiler, as for its optimizers"
 
 
 def test_a_method_that_rests_on_purpose_need_not_move(write):

@@ -87,11 +87,11 @@ def test_variations_differ_from_what_they_vary(folders):
         ["fedsa_lora, moment", "fedsa_lora_table, moment"],
         ["full_only, moment", "drop_slow, moment"],
         ["darkdistill, moment", "darkdistill_table, moment"],
-        ["fedavg, moment", "helora_table, moment"],
+        ["fedavg, moment", "fednova, moment", "helora_table, moment"],
     ]
     expected = sorted(case for pair in twins for case in pair)
     assert sorted(same[1:]) == expected, (
-        "A alone travels; only the Full client is fast; more bytes; 3/4 of 2 ranks are 2"
+        "A alone travels; only the Full client is fast; more bytes; equal steps; 3/4 of 2 ranks are 2"
     )
     assert all(states[a] == states[b] for a, b in twins) and len({states[a] for a, _ in twins}) == len(twins)
 

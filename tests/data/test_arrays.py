@@ -56,6 +56,12 @@ def test_equal_arrays_have_one_name_and_one_folder_and_other_arrays_another():
     assert names[0] == names[1] != names[2]
 
 
+def test_seconds_are_one_number_whatever_its_type():
+    given = [1, 1.0, np.float32(1), np.int64(1)]
+    names = {rr.dataset("walks", **{**rows(), "window_s": seconds}).spec.name for seconds in given}
+    assert names == {rr.dataset("walks", **{**rows(), "window_s": 1.0}, synthetic=np.bool_(False)).spec.name}
+
+
 def test_a_sensor_that_is_nan_in_all_rows_of_a_person_is_one_that_they_lack():
     given = rows()
     given["signals"][given["subject"] == 5, 3:5] = np.nan
@@ -169,6 +175,9 @@ REFUSED = {
     "a number as null of texts": ({"labels": rows()["labels"].astype(str)}, "null: found 0, expected a text, as"),
     "NaN seconds": ({"window_s": float("nan")}, "window_s: found nan, expected seconds above 0"),
     "a text as seconds": ({"window_s": "2"}, "window_s: found '2', expected seconds above 0"),
+    "true as seconds": ({"window_s": True}, "window_s: found True, expected seconds above 0"),
+    "seconds beyond a float": ({"window_s": 10**400}, "window_s: found 10000.*, expected seconds above 0"),
+    "a list of lists of columns": ({"sensors": {"acc": [[0, 1]]}}, r"sensors\['acc'\]: found \[\[0, 1\]\], expected"),
     "no columns at all": ({"sensors": {"acc": None}}, r"sensors\['acc'\]: found None, expected a slice or a list"),
     "true as columns": ({"sensors": {"acc": True}}, r"sensors\['acc'\]: found True, expected a slice or a list"),
     "readings that it rounds": ({"signals": np.ones((2256, 6), int) + 2**40}, "signals: found whole numbers up to"),

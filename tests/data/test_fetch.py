@@ -1,5 +1,6 @@
 """Downloads against a real server on the loopback: every way a transfer goes wrong, and hand downloads."""
 
+import errno
 import io
 import re
 import stat
@@ -242,8 +243,34 @@ def test_a_hand_download_of_something_else(tmp_path: Path) -> None:
         import_from("mhealth", tmp_path / "x.zip")
 
 
+@pytest.mark.parametrize("form", ["address", "file", "folder"])
+def test_a_place_that_cannot_be_written(
+    good: bytes, mhealth_root: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.zip").write_bytes(good)
+    (tmp_path / "root").write_text("a file")
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path / "root"))
+    own = tmp_path / "own.zip" if form == "file" else mhealth_root / "mhealth_SYNTHETIC"
+    with pytest.raises(UserError, match=r"root/mhealth/.*: cannot write: Not a directory; expected a writable place"):
+        fetch("mhealth", url="https://127.0.0.1:9/x.zip") if form == "address" else import_from("mhealth", own)
+
+
+@pytest.mark.parametrize("form", ["address", "file"])
+def test_a_disk_that_fills_up_before_the_last_byte_is_safe(
+    serve: Serve, good: bytes, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.zip").write_bytes(good)
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path / "root"))
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    with pytest.raises(UserError, match=r"root/mhealth/\S*\.zip(\.part)?: cannot .*: No space left"):
+        if form == "address":
+            fetch("mhealth", url=serve(good, ["whole"]).url)
+        else:
+            import_from("mhealth", tmp_path / "own.zip")
+
+
 def test_no_address_and_bad_address(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no download address"):
         fetch("dsa_mini", tmp_path)
-    with pytest.raises(UserError, match="https"):
+    with pytest.raises(UserError, match="expected an address that begins with https:// or http://"):
         fetch("mhealth", tmp_path, url="file:///etc/passwd")

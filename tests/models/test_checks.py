@@ -51,6 +51,13 @@ def test_a_group_that_no_stage_owns():
         build(groups=lambda head: [head, extra], owns=("head", "lost"))
 
 
+def test_a_parameter_of_no_dimension():
+    scaled = nn.Linear(3, 3)
+    scaled.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(UserError, match=r"parameter '2.scale' of group 'head' has no dimension.*the shape \(1,\)"):
+        build(scaled)
+
+
 def test_a_parameter_in_no_group():
     with pytest.raises(
         UserError, match=r"stage 'last' computes with parameter '1.bias', which is in no group.*freeze it"

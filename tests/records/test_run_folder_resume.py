@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,20 @@ def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
     with RunFolder.resume(path) as folder:
         restored = restore(folder, scenario.BINDING)
     assert restored.repairs == () and restored.checkpoint.round == 4 and len(restored.rounds) == 4
+
+
+@pytest.mark.parametrize("fails", ["error.json", "sync"])
+def test_a_resume_that_fails_as_it_opens_the_ledger_leaves_nothing_open(fails, finished, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    if fails == "sync":
+        monkeypatch.setattr("relief_ray.support.files.preflight", lambda *_: None)
+        monkeypatch.setattr("relief_ray.support.files.sync", lambda folder: os.listdir(folder / "rounds.jsonl"))
+    else:
+        (path / "error.json").mkdir()
+    with pytest.raises(UserError, match=r"error\.json: cannot remove: |rounds\.jsonl: cannot open: "):
+        RunFolder.resume(path)
+    assert str(path / "rounds.jsonl") not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
 
 
 def test_a_moved_folder_is_read_and_resumed(finished, scenario, tmp_path):
