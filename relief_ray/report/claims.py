@@ -197,9 +197,10 @@ def _obstacle(
     comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered
 ) -> tuple[ClaimVerdict, str] | None:
     """The verdict without a test, and its reason; None where the claim can be tested."""
-    first, second = ({run.replicate for run in comparison.runs_of(label)} for label in (claim.first, claim.second))
-    number = len(first & second)
-    if claim.figure in COSTS and number != len(scores):
+    _, _, score = COSTS.get(claim.figure, ("", "", claim.figure))
+    # Of pairs that have the score at all: where it was never recorded, no earlier test would show it.
+    number = len(run_pairs(comparison, claim.first, claim.second, score))
+    if number != len(scores):
         late = f"in {number - len(scores)} of {counted(number, 'pair')} the first test came after the cheaper run's end"
         return "not tested early enough", f"{late}; test after every round: --set evaluation.every=1"
     if scores.empty:
@@ -363,6 +364,8 @@ _NO_RATE = (
 
 # Points above guessing that a method has to reach before a difference between methods is worth a verdict.
 _ABOVE_CHANCE = 5.0
+# Figures that are a macro-F1 on all test windows, as guessing's is.
+_HELD = ("f1", "f1_rare", "f1_own_sensors", *COSTS)
 _MIN_AA_UNITS = 6
 
 
@@ -386,7 +389,8 @@ def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
     """Reason why nothing can be judged yet; empty where it can.
 
     Below three replicates, or where a method is less than five points above a model that knows nothing: one fixed
-    answer, or guessing all classes alike.
+    answer, or guessing all classes alike. Through whatever sensors, such a model has the same macro-F1 on the test
+    windows. Of another figure nobody knows what it has: there the methods' F1 decides.
     """
     number = scores["repetition"].nunique()
     if number < MIN_REPLICATES:
@@ -394,11 +398,14 @@ def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
     # Of each fold the first run's.
     runs = reversed(comparison.runs)
     chances = {run.replicate[0]: 100 * chance for run in runs if (chance := run.small.chance) is not None}
-    known = scores[scores["fold"].isin(list(chances))]
+    is_held = claim.figure in _HELD
+    held = scores if is_held else run_pairs(comparison, claim.first, claim.second, "f1")
+    known = held[held["fold"].isin(list(chances))]
     for label, column in ((claim.first, "first"), (claim.second, "second")) if len(known) else ():
         score, chance = known[column].mean(), known["fold"].map(chances).mean()
         if score < chance + _ABOVE_CHANCE:
-            return f"{label} has {score:.1f} %, less than {_ABOVE_CHANCE:g} points above guessing ({chance:.1f} %)"
+            found = f"{label} has {'' if is_held else 'an F1 of '}{score:.1f} %"
+            return f"{found}, less than {_ABOVE_CHANCE:g} points above guessing ({chance:.1f} %)"
     return ""
 
 

@@ -13,11 +13,14 @@ from typing import Literal
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import Assignment, EvalPlan, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import Allocate, Preset, StrategyConfig, own_target
+from relief_ray.strategies.common import Allocate, Preset, ReadWith, StrategyConfig, own_target
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
 from relief_ray.support.errors import UserError
+
+# Of bounds that average nothing: there is no mean that a client could weigh in.
+_NO_MEAN: ReadWith = (("name", ("full_only", "drop_slow"), ("weighting",)),)
 
 
 class Central(StrategyConfig):
@@ -27,6 +30,7 @@ class Central(StrategyConfig):
     kind = "bound"
     about = "one client with everybody's data and all sensors"
     pooled = True
+    read_with = _NO_MEAN
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
@@ -42,6 +46,7 @@ class Local(StrategyConfig):
     about = "no federation: each client keeps a model of its own"
     only_whole = "each client keeps the whole model"
     no_average = "nothing is sent, every client keeps its own model"
+    read_with = _NO_MEAN
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:

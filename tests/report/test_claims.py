@@ -103,6 +103,24 @@ def test_a_method_near_guessing_is_too_short(repeat, registry):
     assert judged([with_labels(r, (8, 2)) for r in learned], registry(BETTER))[0][0].verdict != "too short to judge"
 
 
+@pytest.mark.parametrize(("level", "verdict"), [(0.2, "supported"), (0.0, "too short to judge")])
+def test_a_metric_of_ones_own_is_not_held_against_the_f1_of_guessing(repeat, registry, level, verdict):
+    """Kappa of a guess is 0: methods that learned are judged at 10 % of it, those that did not at no value of it."""
+
+    def with_kappa(run, value):
+        last = run.rounds[-1]
+        metrics = last.metrics.model_copy(update={"scores": {"kappa": value}})
+        return dataclasses.replace(run, rounds=(*run.rounds[:-1], last.model_copy(update={"metrics": metrics})))
+
+    both = [*repeat("fedavg", BASE * 0 + 0.52 + level), *repeat("v1", BASE + 0.2, trained=LESS)]
+    kappas = [0.05 + 0 * BASE, 0.06 + GAINS]
+    runs = [with_labels(with_kappa(r, k), (8, 2)) for r, k in zip(both, np.ravel(kappas), strict=True)]
+    (claim,), _ = judged(runs, registry({**BETTER, "figure": "kappa"}))
+    assert claim.verdict == verdict, claim.evidence
+    if not level:
+        assert claim.evidence == "fedavg has an F1 of 52.0 %, less than 5 points above guessing (50.0 %)"
+
+
 def test_a_study_of_too_few_pairs_cannot_decide_and_says_so(repeat, registry):
     """One fold, five replicates: p is 2/32 at best, above .05."""
     runs = [*repeat("fedavg", [[0.5] * 5]), *repeat("v1", [[0.6, 0.61, 0.62, 0.63, 0.64]], trained=LESS)]
@@ -193,6 +211,15 @@ def test_a_first_test_after_the_budget_is_no_missing_run(repeat, registry, figur
         )
     absent = judged(fedavg, registry({**BETTER, "figure": figure}))[0][0]
     assert absent.verdict == "no runs"
+
+
+def test_a_score_that_was_never_recorded_is_not_tested_too_late(runs, registry):
+    """An earlier test would not show it either: these runs have no F1 through own sensors."""
+    figure = "f1_own_sensors_at_seconds"
+    (claim,), _ = judged(runs, registry({**BETTER, "figure": figure}))
+    assert (claim.verdict, claim.evidence) == (
+        "no runs", "needs runs of v1 and fedavg with F1 through own sensors at equal simulated seconds",
+    )  # fmt: skip
 
 
 def test_a_study_is_judged_once_when_all_planned_pairs_are_there(runs, registry):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from relief_ray.config.experiment import parse
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import ServerState
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local, allocate_fast
@@ -126,3 +127,11 @@ def test_drop_slow_follows_the_configured_deadline():
 def test_weighting_is_kept(config):
     planner = LinearPlanner(tau_s=dict.fromkeys(range(4), 1.0))
     assert [t.weight for t in config.build().allocate(EMPTY, context_of(LAYOUT, planner=planner))][:2] == [6.0, 7.0]
+
+
+@pytest.mark.parametrize("name", ["central", "local"])
+def test_weighting_is_refused_where_nothing_is_averaged(name):
+    said = f"strategy.weighting = samples with name = '{name}', which does not read it; .* or remove weighting"
+    with pytest.raises(UserError, match=said):
+        parse({"strategy": {"name": name, "weighting": "samples"}})
+    assert parse({"strategy": {"name": name, "weighting": "uniform"}}).strategy.build().name == name

@@ -61,7 +61,7 @@ _SIMULATED = (
     "wait_s",
     "device_j",
 )
-_ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
@@ -70,7 +70,7 @@ def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
     for column in columns:
         by = f", `{clock}`" if clock and column.figure in _SIMULATED and column is not AT_PAPER else ""
         if column is ROUNDS_TO_85 and every not in ("", "1"):
-            by = f", tested every {_ORDINALS.get(int(every), f'{every}th')}"
+            by = f", tested every {every}{'th' if every[-2:-1] == '1' else _ENDINGS.get(int(every) % 10, 'th')}"
         heads.append(column.head + by)
     return heads
 

@@ -10,6 +10,7 @@ from relief_ray.report.tables.rows import (
     departures,
     figure_cell,
     gap,
+    headings,
     is_comparable,
     origin_of,
     printed,
@@ -138,3 +139,14 @@ def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on
     experiment = by_setting(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
     cell = runs_cell(experiment, "fedavg")
     assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")
+
+
+@pytest.mark.parametrize(
+    ("every", "said"),
+    [(2, "2nd"), (3, "3rd"), (5, "5th"), (11, "11th"), (12, "12th"), (13, "13th"), (20, "20th"), (21, "21st"),
+     (22, "22nd"), (23, "23rd"), (101, "101st"), (111, "111th")],
+)  # fmt: skip
+def test_how_often_f1_was_tested_is_said_as_an_ordinal(pamap2, make, every, said):
+    column = columns.ROUNDS_TO_85
+    shown = pamap2(make("fedavg"), evaluation={"every": every}).shown
+    assert headings(shown, [column]) == [f"{column.head}, tested every {said}"]
