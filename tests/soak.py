@@ -99,6 +99,8 @@ def watch(seconds: float, samples: list[Sample]) -> None:
 
 def main(seconds: float, folder: Path) -> None:
     """Run, sample, print."""
+    # A shell's background jobs, and what these start, ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     samples: list[Sample] = []
     threading.Thread(target=watch, args=(seconds, samples), daemon=True).start()
     with suppress(KeyboardInterrupt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import shlex
 import shutil
@@ -56,8 +57,8 @@ def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None =
     every node.
 
     Raises:
-        UserError: they are more than a head takes; a file in ``arguments`` lies elsewhere, or is the token; or there is
-            no such folder.
+        UserError: they are more than a head takes; a file in ``arguments`` lies elsewhere, or is the token; there is
+            no such folder, or something in it cannot be read.
     """
     if not folder.is_dir():
         raise UserError(f"--working-dir {folder}: no such folder; expected the one that holds your files")
@@ -67,18 +68,19 @@ def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None =
     if secret in [(root / path).resolve() for path in named]:
         raise UserError(f"{token}: the cluster's token, which no job needs; leave it out of the command")
     paths = set(named)
-    for path in _walk(root, []):
-        if path.resolve() != secret and not holds_token(path):
-            paths.add(path.relative_to(root))
-        if len(paths) > _MAX_FILES:
-            raise UserError(
-                f"--working-dir {root}: more than {_MAX_FILES} files; expected the folder of your experiment, or a "
-                f".rayignore in it that names what stays here"
-            )
-    files = [
-        UploadFile(path=path, num_bytes=(root / path).stat().st_size, is_named=path in named)
-        for path in sorted(paths, key=Path.as_posix)
-    ]
+    with _readable(root):
+        for path in _walk(root, []):
+            if path.resolve() != secret and not holds_token(path):
+                paths.add(path.relative_to(root))
+            if len(paths) > _MAX_FILES:
+                raise UserError(
+                    f"--working-dir {root}: more than {_MAX_FILES} files; expected the folder of your experiment, or a "
+                    f".rayignore in it that names what stays here"
+                )
+        files = [
+            UploadFile(path=path, num_bytes=(root / path).stat().st_size, is_named=path in named)
+            for path in sorted(paths, key=Path.as_posix)
+        ]
     if (total := _num_bytes(files)) > LIMIT_BYTES:
         largest = "\n".join(f"  {line}" for line in summary(files))
         raise UserError(
@@ -86,6 +88,22 @@ def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None =
             f".rayignore there what the job does not need (data sets live on the nodes):\n{largest}"
         )
     return files
+
+
+@contextmanager
+def _readable(root: Path) -> Iterator[None]:
+    """Block that reads the files below a folder.
+
+    Raises:
+        UserError: one may not be read, or has vanished meanwhile.
+    """
+    try:
+        yield
+    except (PermissionError, FileNotFoundError) as error:
+        raise UserError(
+            f"--working-dir {root}: {error.filename} cannot be read ({error.strerror}); expected files that stay and "
+            "that you may read; mend that, or name it in a .rayignore there, and submit again"
+        ) from error
 
 
 def _named_files(root: Path, arguments: Sequence[str]) -> list[Path]:
@@ -98,7 +116,7 @@ def _named_files(root: Path, arguments: Sequence[str]) -> list[Path]:
     for argument in arguments:
         text = argument.rpartition("=")[2]
         path = root / text
-        if not text or not path.is_file():
+        if not text or not os.path.isfile(path):  # False too where it may not be looked at
             continue
         if Path(text).is_absolute() or not path.resolve().is_relative_to(root):
             raise UserError(
@@ -151,10 +169,15 @@ def _mib(num_bytes: int) -> str:
 
 
 def stage(root: Path, files: Sequence[UploadFile], place: Path) -> None:
-    """Copy the files into an empty folder, whole and without what is ignored: what Ray then sends is that folder."""
-    for file in files:
-        (place / file.path.parent).mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root.resolve() / file.path, place / file.path)
+    """Copy the files into an empty folder, whole and without what is ignored: what Ray then sends is that folder.
+
+    Raises:
+        UserError: one of them cannot be read.
+    """
+    with _readable(root):
+        for file in files:
+            (place / file.path.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root.resolve() / file.path, place / file.path)
 
 
 # Jobs on the head: the command that its shell runs, submitting, following and stopping it.

@@ -20,7 +20,7 @@ from actors.runtime.session import MIB, SessionOptions, ray_session, total_of
 from relief_ray.devices.fleet import resource_of
 from relief_ray.plugins.load import is_path
 from relief_ray.report.runs import grouped
-from relief_ray.support.errors import UserError, listed, several
+from relief_ray.support.errors import UserError, first_line, listed, several
 
 T = TypeVar("T")
 Bundle = Mapping[str, float]
@@ -232,13 +232,26 @@ def _describe_here() -> NodeAnswer:
 def head_at(address: str | None) -> str:
     """Address of a head that this machine may join: the one that is named, or that ``RAY_ADDRESS`` names.
 
+    ``auto``: the head that Ray itself would join from here.
+
     Raises:
-        UserError: it does not answer, refuses the token, or has other versions.
+        UserError: it does not answer, refuses the token, or has other versions; or ``auto`` names none.
     """
     place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
-    if place != "auto":
-        place = start_line.with_port(place)
-        start_line.refuse_unlike(place)
+    if place == "auto":
+        # Ray has no public call for it: this is what `ray.init` asks.
+        from ray._private.services import canonicalize_bootstrap_address_or_die
+
+        try:
+            place = canonicalize_bootstrap_address_or_die(place)
+        except (ConnectionError, ValueError) as error:
+            sentence = first_line(error).partition(". ")[0]
+            raise UserError(
+                f"auto: names no head ({sentence}); expected a node of Ray on this machine; start it, or name the head "
+                "with --address HOST:PORT"
+            ) from error
+    place = start_line.with_port(place)
+    start_line.refuse_unlike(place)
     return place
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads
-from relief_ray.support.text import WIDTH, table, typed
+from relief_ray.support.text import WIDTH, table
 
 _MAX_LINES = 10
 
@@ -114,7 +115,7 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
     lines = [
         f"{name}: SYNTHETIC files in {folder}",
         "Whatever is computed from them carries that word in its record, tables and figures.",
-        *([] if out is None else [f"Use them: RELIEF_DATA={typed(out)} relief-ray ..."]),
+        *([] if out is None else [f"Use them: RELIEF_DATA={shlex.quote(str(out))} relief-ray ..."]),
     ]
     return Result(lines)
 
@@ -154,7 +155,7 @@ def shard(name: str, client: int, out: Path, settings: Sequence[Setting]) -> Res
     facts = write_shard(open_dataset(config), config, client, out)
     text = (
         f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows\n"
-        f"  in {out}; on the device: RELIEF_DATA={out} before `ray start`"
+        f"  in {out}; on the device: RELIEF_DATA={shlex.quote(str(out))} before `ray start`"
     )
     return Result(text, facts.model_dump(mode="json"))
 

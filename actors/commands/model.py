@@ -152,7 +152,8 @@ def _reproduction_lines(name: str, cell: CommittedCell, reproduction: Reproducti
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool) -> Result:
     """Export a run's model to a folder; name its files, with notes on the model."""
-    refuse_several(run, "model export", f"--out {typed(out)}")
+    chosen = [f"--out {typed(out)}", *([] if round_ is None else [f"--round {round_}"])]
+    refuse_several(run, "model export", " ".join([*chosen, *["--with-encoder"] * with_encoder]))
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     f1, warnings = facts["f1"], facts["warnings"]

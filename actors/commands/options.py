@@ -113,7 +113,7 @@ class Options:
     ] = None
     tries: Annotated[SomeInt, option("Number of suggested tries of every method.", min=1)] = None
     """None: as many as the grid lists."""
-    seed: Annotated[int, option("Seed of the suggestions.", min=0)] = 0
+    seed: Annotated[SomeInt, option("Seed of the suggestions; default: 0.", min=0)] = None
     scheduler: Annotated[Literal["asha"] | None, option("Stop a search's weak tries early, by validation F1.")] = None
     grace_rounds: Annotated[
         SomeInt,

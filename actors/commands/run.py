@@ -165,14 +165,15 @@ def resume_command(
 
 def start_grid(target: str, settings: Sequence[Setting], out: Path | None, options: Options) -> Iterator[Result]:
     """Run `relief-ray grid MODULE`."""
-    _refuse_unread(options.search, "--search optuna", {"--tries": options.tries})
+    _refuse_unread(options.search, "--search optuna", {"--tries": options.tries, "--seed": options.seed})
     numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
     _refuse_unread(options.scheduler, "--scheduler asha", numbers)
     grid, settings = load_grid(target), _with_short(settings, options)
     name = "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
     place = (out or Path("runs") / name).absolute()
     if options.search is not None:
-        search = suggested_tries(target, settings, place, options.tries, options.seed)
+        search = suggested_tries(target, settings, place, options.tries, options.seed or 0)
+        _refuse_unsearched(grid, options)
         if options.scheduler is not None:
             search = search.with_stopping(asha(search.listed(), options.grace_rounds, options.reduction_factor))
         return _run_grid(search.ask(), options, search)
@@ -404,7 +405,7 @@ def _finish(plan: Plan, senders: Senders, wanted: Collection[str]) -> Iterator[R
 
 
 def within_budget(plan: Plan, states: Sequence[State], todo: list[State], options: Options) -> list[State]:
-    """The first cells that fit into what is left of the budget, after a round of every method has been timed.
+    """The first cells that fit into what is left of the budget; a round is timed of methods without a finished cell.
 
     Where none fits, the first is begun: it goes on later. Says which.
     """
@@ -464,6 +465,25 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: Mapping[str, int | 
     for option, number in numbers.items() if chosen is None else ():
         if number is not None:
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
+
+
+def _refuse_unsearched(grid: Spec, options: Options) -> None:
+    """Refuse what a search with suggested tries has no use for.
+
+    Raises:
+        UserError: claims, the command's or the grid's, or `--skip-unknown`.
+    """
+    if claims := options.claims or grid.claims:
+        found = f"--claims {claims}" if options.claims else f"grid {grid.name}: claims = {claims}"
+        raise UserError(
+            f"{found}: --search {options.search} opens no test part, on which claims are judged; expected none: leave "
+            "them out, or --search"
+        )
+    if options.skip_unknown:
+        raise UserError(
+            f"--skip-unknown: is not read by --search {options.search}, which expects known methods alone; leave it "
+            f"out, and choose them with {Setting('methods', ...)}"
+        )
 
 
 def placed(settings: Sequence[Setting], jobs: int | None, study: Values | None = MappingProxyType({})) -> list[Setting]:

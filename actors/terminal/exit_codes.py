@@ -177,4 +177,6 @@ class Result(NamedTuple):
             print(visible(text), flush=True)
         elif self.facts is not None:
             is_event = isinstance(self.facts, dict) and "event" in self.facts
-            print(json.dumps(self.facts, indent=None if is_event else 1), flush=True)
+            # NaN and the infinities, which Python writes and JSON has not, as null.
+            facts = json.loads(json.dumps(self.facts), parse_constant=lambda _: None)
+            print(json.dumps(facts, indent=None if is_event else 1), flush=True)

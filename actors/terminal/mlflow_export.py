@@ -22,7 +22,7 @@ from relief_ray.records.sync.mlflow import (
     store_uri,
 )
 from relief_ray.records.sync.sender import brief
-from relief_ray.report.runs import grouped
+from relief_ray.report.runs import grouped, variant_names
 from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
@@ -67,11 +67,12 @@ def summary_of(out: Path, name: str) -> StudySummary:
     """Methods, seeds, runs done, times and best F1 of the runs in a folder, for the line of the study's own run."""
     folders = sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))
     runs = [read_run(folder) for folder in folders]
+    names = variant_names([(run.method.name, run.config) for run in runs], [run.method for run in runs])
     done = {folder: run for folder, run in zip(folders, runs, strict=True) if run.status == "done"}
     scores = grouped(
-        (run.method.name, f1)
-        for folder, run in done.items()
-        if (f1 := headline_f1(look(folder).last_tested())) is not None
+        (name, f1)
+        for folder, name in zip(folders, names, strict=True)
+        if folder in done and (f1 := headline_f1(look(folder).last_tested())) is not None
     )
     note = f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done."
     tags = {

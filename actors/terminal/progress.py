@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from pydantic import JsonValue
 
+from actors.terminal.exit_codes import Result
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 from relief_ray.studies.progress import End, Shown, headline_f1, terminal_display
@@ -21,7 +20,7 @@ def display(as_json: bool, num_runs: int = 0, num_rounds: int = 0, *, several: b
 
 def _write(event: str, **facts: object) -> None:
     """Print one event as a JSON object on a line."""
-    print(json.dumps({"event": event, **facts}), flush=True)
+    Result("", {"event": event, **facts}).show(as_json=True)
 
 
 class CellEvents(Shown):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from actors.cluster import start_line
 from actors.cluster.survey import (
     NodeAnswer,
     NodeFacts,
@@ -11,6 +12,7 @@ from actors.cluster.survey import (
     data_faults,
     data_notes,
     faults_of,
+    head_at,
     unplaced,
     warnings_of,
 )
@@ -28,6 +30,21 @@ ANSWER = NodeAnswer(
     name="board-7", python="3.11.7", ray="2.60.0", torch="2.13.0+cpu", version="0.1.0", digest="ab" * 32,
     device="ARMv8 Processor rev 1 (v8l)", datasets=("dsa_mini",), cached=("dsa_mini",),
 )  # fmt: skip
+
+
+def test_auto_is_the_head_that_ray_finds_and_is_asked_as_any_other(monkeypatch):
+    from ray._private import services
+
+    def nothing(address):
+        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to")
+
+    asked = []
+    monkeypatch.setattr(start_line, "refuse_unlike", asked.append)
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address_or_die", lambda address: "10.0.0.1:6379")
+    assert head_at("auto") == "10.0.0.1:6379" and asked == ["10.0.0.1:6379"]
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address_or_die", nothing)
+    with pytest.raises(UserError, match=r"auto: names no head \(Could not find any running Ray instance\); expected"):
+        head_at("auto")
 
 
 def cluster(*offers):
@@ -169,6 +186,7 @@ def test_a_run_that_the_data_rule_will_refuse_does_not_fit(monkeypatch, capsys, 
     import contextlib
 
     nodes = [node("a", 2), node("b", 2), node("c", 2, answer=BARE)]
+    monkeypatch.setattr(cluster_check.nodes_of, "head_at", lambda address: "10.0.0.1:6379")
     monkeypatch.setattr(cluster_check.nodes_of, "survey_at", lambda place: nodes)
     with contextlib.ExitStack() as stack:
         stopped = None if code is None else stack.enter_context(pytest.raises(Stopped))

@@ -1,5 +1,8 @@
 """Files of a job: what a folder ignores stays, what the command names travels, too much is refused."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from actors.cluster import jobs as upload
@@ -86,6 +89,33 @@ def test_too_much_is_refused_before_anything_is_sent_and_the_largest_parts_are_n
         UserError, match=r"3\.0 MiB to upload, a head takes at most 2\.0 MiB.*\.rayignore(.|\n)*weights/"
     ):
         files_to_upload(study, ["grid", "smoke"])
+
+
+def test_what_cannot_be_read_or_vanishes_is_named(study, monkeypatch, tmp_path_factory):
+    def refuse(self):
+        if self.name == "lab":
+            raise PermissionError(13, "Permission denied", str(self))
+        return (self / name for name in os.listdir(self))
+
+    files = files_to_upload(study, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(UserError, match=r"--working-dir .*/lab cannot be read \(Permission denied\)"):
+            files_to_upload(study, [])
+    (study / "my_method.py").unlink()
+    with pytest.raises(UserError, match=r"/my_method\.py cannot be read \(No such file"):
+        stage(study, files, tmp_path_factory.mktemp("staged"))
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "_walk", lambda root, ignores: [root / "gone.py"])
+        with pytest.raises(UserError, match=r"/gone\.py cannot be read \(No such file"):
+            files_to_upload(study, [])
+
+
+def test_an_argument_longer_than_a_file_name_names_no_file(study):
+    assert names(files_to_upload(study, ["--set", f"methods=[{'fedavg, ' * 100}]"])) == [
+        "lab/helpers.py",
+        "my_method.py",
+    ]
 
 
 def test_a_home_folder_is_refused(study, monkeypatch):

@@ -88,13 +88,13 @@ def test_fetch_from_a_folder_of_ones_own(invoke, tmp_path: Path, monkeypatch: py
 
 def test_a_shard_of_one_client(invoke, tmp_path: Path) -> None:
     held_out = ["--set=data.split=held_out_subject", "--set=data.stride_s=10"]
-    made = invoke("data", "shard", "dsa_mini", "--client=4", "--out", tmp_path / "four", *held_out)
+    made = invoke("data", "shard", "dsa_mini", "--client=4", "--out", tmp_path / "client 4", *held_out)
     assert made.exit_code == 0, made.output
     assert "training windows of client 4 (held_out_subject)" in made.stdout
-    assert f"RELIEF_DATA={tmp_path / 'four'}" in made.stdout
+    assert f"RELIEF_DATA='{tmp_path / 'client 4'}' before" in made.stdout, "to be typed as it is"
     facts = json.loads(invoke("data", "shard", "dsa_mini", "--client=4", "--out", tmp_path / "2", "--json").stdout)
     assert (facts["client"], facts["split"], facts["settings"]["stride_s"]) == (4, "within_subject", 1.0)
-    assert sorted(path.name for path in (tmp_path / "four").iterdir()) == ["rows.npy", "shard.json", "windows.npz"]
+    assert sorted(path.name for path in (tmp_path / "client 4").iterdir()) == ["rows.npy", "shard.json", "windows.npz"]
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,32 @@ def test_what_is_wrong_is_named(invoke: Invoke, tmp_path, monkeypatch, words, me
     assert not list(tmp_path.iterdir())
 
 
+SEARCHED = """from dataclasses import replace
+from tune_configs.registry import GRIDS
+def grid():
+    return replace(GRIDS["search_lr"], name="mine", claims="own.yaml")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search_lr", "--search", "optuna", "--claims", "c.yaml"], "--claims c.yaml: --search optuna opens no test"),
+        (["mine.py", "--search", "optuna"], "grid mine: claims = own.yaml: --search optuna opens no test part"),
+        (["search_lr", "--search", "optuna", "--skip-unknown"], "--skip-unknown: is not read by --search optuna"),
+        (["search_lr", "--seed", "0"], "--seed 0: is read by --search optuna alone"),
+    ],
+)
+def test_options_that_a_search_or_its_lack_would_ignore_are_refused(
+    invoke: Invoke, tmp_path, monkeypatch, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(SEARCHED)
+    done = invoke("grid", *words, "--dry-run")
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split()), done.output
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_resume_does_not_change_what_is_computed(invoke: Invoke, tmp_path):
     tiny_plan(tmp_path).write()
     done = invoke("grid", "resume", tmp_path, "--set", "rounds=5")

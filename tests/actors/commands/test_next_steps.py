@@ -50,6 +50,7 @@ def test_the_environment_is_activated_first_where_relief_ray_is_no_command(monke
         (("fleet", "show"), ()),
         (("model", "describe"), ()),
         (("model", "export"), ("--out", "exported")),
+        (("model", "export"), ("--out", "exported", "--round", "1", "--with-encoder")),
     ],
 )
 def test_a_folder_of_several_runs_is_answered_with_a_command_for_each(invoke: Invoke, runs: Path, before, after):

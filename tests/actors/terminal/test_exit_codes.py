@@ -1,10 +1,21 @@
 """Which error ends with which code."""
 
 import errno
+import json
 
 import pytest
 
-from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
+from actors.terminal.exit_codes import (
+    BAD_INPUT,
+    DISK,
+    EXIT_CODES,
+    INTERNAL,
+    ROUND_VOID,
+    Result,
+    Stopped,
+    exit_code,
+    report,
+)
 from relief_ray.core.federated import RoundVoid
 from relief_ray.support.errors import CoordinatorLost, UserCodeError, UserError
 
@@ -45,6 +56,13 @@ def test_an_internal_error_shows_its_traceback(capsys: pytest.CaptureFixture[str
         assert report(error) == INTERNAL
     shown = capsys.readouterr().err
     assert "Traceback" in shown and "error: internal error: KeyError: 'lost'" in shown
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_a_number_that_json_has_not_is_null(capsys: pytest.CaptureFixture[str], value: float) -> None:
+    Result("", {"nodes": [{"difference": value, "kept": False}], "within": 1e-4}).show(as_json=True)
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown == {"nodes": [{"difference": None, "kept": False}], "within": 1e-4}
 
 
 def test_every_code_is_documented_in_help_and_docs(invoke) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from actors.terminal.mlflow_export import summary_of
 from relief_ray.records.run_folder import read_rounds, read_run
-from tests.sealed import change_run
+from tests.sealed import change_rounds, change_run
 
 
 @pytest.fixture
@@ -33,6 +33,15 @@ def test_a_study_is_summed_up_from_its_folder(copied: Path) -> None:
     assert scores[f"{best}-s0"] == max(scores.values()) == pytest.approx(f1, abs=1e-4)
     text = f"smoke: 4 of 4 begun runs done. Best mean F1: {100 * max(scores.values()):.1f} % ({best})."
     assert summary.tags["relief.cells_done"] == "4" and summary.note.startswith(text)
+
+
+def test_variants_of_one_method_have_means_of_their_own(copied: Path) -> None:
+    variant = Path(shutil.copytree(copied / "relief-s0", copied / "relief-other-s0"))
+    config = read_run(variant).config
+    change_run(variant, config={**config, "strategy": {**config["strategy"], "gamma": 0.5}})
+    change_rounds(variant, metrics={"f1": 0.99, "f1_fleet": None})
+    tags = summary_of(copied, "smoke").tags
+    assert (tags["relief.best_method"], tags["relief.best_f1"]) == ("relief (gamma=0.5)", "0.9900")
 
 
 def test_a_run_that_is_not_done_counts_as_begun_alone(copied: Path) -> None:
