@@ -165,7 +165,7 @@ class Tuned(FrozenConfig):
         Raises:
             UserError: there is none, or one of the user's settings would replace a value.
         """
-        place = place_of(point.setting.partition("-")[0], point.method, config)
+        place = place_of(point.dataset, point.method, config)
         frozen = next((choice for choice in self.choices if choice.place == place), None)
         if frozen is None:
             raise UserError(f"{Setting(TUNED, ...)}: has no choice for {place}; search it first, or leave it out")

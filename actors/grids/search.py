@@ -324,7 +324,9 @@ def _asha_text(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
 
 def rivals(cell: Cell) -> Place:
     """The place that a try competes in: the method on its dataset, fold and backbone, as `grid freeze` chooses."""
-    return place_of(cell.setting.partition("-")[0], cell.label, cell.config)
+    choice = cell.config.choice
+    assert choice is not None, "only tries compete"
+    return place_of(choice.place, cell.label, cell.config)
 
 
 def scores_at(folder: Path, judged: Sequence[int]) -> dict[int, float]:

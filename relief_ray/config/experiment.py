@@ -80,6 +80,8 @@ class Choice(FrozenConfig):
     """Dotted keys of the values that the search varies, or the level sets. The values are in their own sections."""
     level: str = ""
     """Name of the method's own level of a grid; empty where it has none."""
+    place: str = ""
+    """Of a try: name of its data set's level in the search, where it competes."""
     at_edge: tuple[str, ...] = ()
     """Keys of ``parameters`` whose chosen value was the first or last one tried."""
     num_tries: int | None = Field(default=None, ge=1)

@@ -539,7 +539,7 @@ def _merged(known: Mapping[str, PlannedCell], added: Mapping[str, PlannedCell]) 
 
 
 def _block(row: PlannedCell) -> str:
-    return row.setting.partition("-")[0] if choice_kind(row.config) == "try" else row.setting
+    return str(config_value(row.config, "choice.place")) if choice_kind(row.config) == "try" else row.setting
 
 
 def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:

@@ -621,13 +621,14 @@ def drawn(replicate: int, fold: int | None) -> dict[str, object]:
 class Point(NamedTuple):
     """One combination of levels, unchecked; ``setting`` is the part of its name without method, fold and seed.
 
-    ``own``: the method's own level, of a search its try.
+    ``own``: the method's own level, of a search its try; ``dataset``: name of the level of the data set.
     """
 
     method: str
     setting: str
     own: Level
     settings: Values
+    dataset: str
 
 
 def points(spec: Spec) -> Iterator[Point]:
@@ -655,7 +656,7 @@ def _block(spec: Spec, dataset: Level, draw: Values) -> Iterator[Point]:
                 for own in spec.own.get(method, (Level(name=""),)):
                     values = {**base, **{k: v for level in (*levels, own) for k, v in level.settings.items()}}
                     setting = "-".join(filter(None, [dataset.name, *(level.name for level in (*levels, own))]))
-                    yield Point(method, setting, own, values)
+                    yield Point(method, setting, own, values, dataset.name)
 
 
 # Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
@@ -795,7 +796,7 @@ def _choice_of(spec: Spec, point: Point) -> Choice | None:
     """The try of a search, or the level where methods differ in other keys than their own."""
     parameters = tuple(point.own.settings)
     if spec.is_search:
-        return Choice(kind="try", parameters=parameters) if parameters else None
+        return Choice(kind="try", parameters=parameters, place=point.dataset) if parameters else None
     if all(key.startswith("strategy.") for levels in spec.own.values() for level in levels for key in level.settings):
         return None
     return Choice(kind="level", parameters=parameters, level=point.own.name)

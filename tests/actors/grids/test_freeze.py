@@ -9,6 +9,7 @@ from actors.commands.run import freeze_choices
 from actors.grids.search import Search, best_try, freeze
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import DATASETS, Level
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.trials import run_alone
@@ -108,6 +109,21 @@ def test_a_fold_never_sees_another_folds_subjects(tmp_path):
     assert json.loads(file.read_text())["choices"][0] == before
     with pytest.raises(UserError, match=f"no choice for fedprox on {HELD_OUT}, fold 2, cnn"):
         cells_of(grid, [f"tuned={file}", "folds=[2]"])
+
+
+def test_data_sets_whose_names_begin_alike_are_places_of_their_own(tmp_path):
+    """A name may hold dashes, as the names of folders do that it is a part of."""
+    mini = DATASETS["dsa_mini"].settings
+    levels = tuple(
+        Level(name=f"dsa-{n}", settings={**mini, "data.stride_s": s}) for n, s in (("long", 30.0), ("short", 15.0))
+    )
+    plan, file = tiny_search(tmp_path / "g", rounds=1, datasets=levels).write(), tmp_path / "tuned.json"
+    run(plan)
+    lines = freeze(Plan.read(plan.out, kind="grid"), file)
+    assert [line.partition(":")[0] for line in lines] == [f"fedprox on {level.name}, cnn" for level in levels]
+    frozen = {c["dataset"]: c["settings"]["strategy.mu"] for c in json.loads(file.read_text())["choices"]}
+    taken = cells_of(replace(tiny_grid(methods=("fedprox",)), datasets=levels), [f"tuned={file}"])
+    assert {c.setting.removesuffix("-tuned"): c.config.strategy.mu for c in taken} == frozen
 
 
 def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
