@@ -81,7 +81,7 @@ def _start(figures: Found) -> str:
             f" 100 clients of {HELD_WINDOWS} windows, which fill what hosts may keep of them "
             f"({number(figures['pss_n100_held_cache_mib'])} MiB each), take {number(figures['pss_n100_held_gib'])} GiB."
         )
-    if f"pss_n{MANY}_gib" in figures:
+    if None not in (figures.get("pss_n100_gib"), figures.get(f"pss_n{MANY}_gib")):
         keys = "last_round_s", "gib"
         ratios = [value_of(figures, f"pss_n{MANY}_{key}") / value_of(figures, f"pss_n100_{key}") for key in keys]
         few += (

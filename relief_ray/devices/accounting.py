@@ -36,7 +36,7 @@ from relief_ray.support.frozen import FrozenConfig
 # Both count through the same ``Counter``, so a prediction and the charge of the same work agree to the bit.
 
 
-CACHE_LIMIT = 20_000
+CACHE_LIMIT = 60_000
 T = TypeVar("T")
 
 

@@ -92,10 +92,25 @@ def _part_of(text: str, name: str) -> str | None:
 _ALWAYS = "__future__"
 
 
+class _Apart(ast.NodeTransformer):
+    """Makes generators of all comprehensions: since Python 3.12 a table counts names of the others as the module's."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.GeneratorExp(node.elt, node.generators), node)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        self.generic_visit(node)
+        pair = ast.Tuple([node.key, node.value], ast.Load())
+        return ast.copy_location(ast.GeneratorExp(pair, node.generators), node)
+
+
 def _names(source: str) -> tuple[set[str], set[str]]:
     """Names of the module that a source binds, and those that it reads, in its functions and annotations too."""
     bound, read = set[str](), set[str]()
-    tables = [symtable.symtable(source, "cell", "exec")]
+    tables = [symtable.symtable(ast.unparse(_Apart().visit(ast.parse(source))), "cell", "exec")]
     for table in tables:
         tables += table.get_children()
         names = [s for s in table.get_symbols() if table.get_type() == "module" or s.is_global()]

@@ -239,7 +239,9 @@ class Comparison:
     @cached_property
     def methods(self) -> dict[str, MethodFacts]:
         """Facts of every method that was run or planned, by its label."""
-        return {item.label: item.method for item in reversed(self.items) if item.method is not None}
+        # Of a label the first run's count, where there is one.
+        in_order = sorted(reversed(self.items), key=lambda item: item.done is not None)
+        return {item.label: item.method for item in in_order if item.method is not None}
 
     @cached_property
     def bounds(self) -> frozenset[str]:

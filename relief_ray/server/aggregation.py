@@ -129,8 +129,8 @@ def mix(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     """
     whole, total = sum(share for share, _ in parts), torch.zeros_like(parts[0][1], dtype=torch.float64)
     for share, theta in parts:
-        if share:
-            total += share / whole * theta.to(torch.float64)
+        if weight := share / whole:
+            total += weight * theta.to(torch.float64)
     return total.to(torch.float32)
 
 

@@ -332,7 +332,7 @@ def train_fusion(config: Harmony, state: ServerState, context: RoundContext, cli
 def aggregate(config: Harmony, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Average over owners first; in the second phase inside each of this round's clusters."""
     theta, updates, shares = state.models["global"], reduced.updates, config.shares(tools.fleet)
-    if not updates or updates[0].receipt.assignment.phase != FUSION:
+    if updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, shares))
         return replace(state, models={**state.models, "global": after})
     drift, reporters = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)

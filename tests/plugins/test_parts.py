@@ -147,6 +147,7 @@ def test_lines_that_bring_a_name_into_a_cell():
         # A comprehension's variable is its own, also where the module has one of that name.
         ("k = 1\nN = [k for k in run()]", "\nN = [k for k in run()]\n"),
         ("k = 1\n[N := k for _ in run()]", "k = 1\n[N := k for _ in run()]\n"),
+        ("[k := x for x in xs()]\nclass N:\n    y = k", "[k := x for x in xs()]\nclass N:\n    y = k\n"),
         ("match a:\n    case [k, *N]:\n        pass\nk = 1", "match a:\n    case [k, *N]:\n        pass\nk = 1\n"),
         ("n = 0\ndef N():\n    global n\n    n = 1", "n = 0\ndef N():\n    global n\n    n = 1\n"),
     ],
