@@ -139,13 +139,18 @@ def undisturbed(folder):
 @pytest.mark.ray
 @pytest.mark.parametrize("what", ["node", "raylet"])
 def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
-    """Rounds of milliseconds: it takes hundreds of them until the node is back."""
+    """Rounds of milliseconds: it takes hundreds of them until the node is back.
+
+    Where it froze with a client's sum, the round waits 20 s for that, once, and 2 s for the next.
+    """
     out = drive(tmp_path, what, 20.0, rounds=100_000, runtime={"quorum": 0.7})
     seen = {entry["round"]: entry for entry in out["seen"]}
     late = [entry for entry in out["seen"] if entry["left_out"]]
     first = late[0]
     before_s = max(seen[n]["wall_s"] for n in (2, 3))
-    assert first["wall_s"] <= 12.0 and first["causes"] == ["timeout"] and len(first["left_out"]) == 2
+    held_s = 24.0 if "lost" in first["causes"] else 0.0
+    assert first["wall_s"] <= 12.0 + held_s and len(first["left_out"]) == 2
+    assert set(first["causes"]) <= {"timeout", "lost"}
     following = [seen[first["round"] + n]["wall_s"] for n in (1, 2, 3, 4, 5, 6)]
     print(what, "before", before_s, "frozen", first["wall_s"], "next", following)
     assert max(following) <= before_s + 1.0
@@ -162,5 +167,6 @@ def test_at_quorum_1_the_run_ends_void_and_resumes_with_the_same_bits(what, tmp_
     out = drive(tmp_path, what, 1e6, runtime={"client_timeout_s": 6.0, "lost_wait_s": 5.0})
     assert "the updates of 6 of 8 clients can be used, runtime.quorum = 1" in out["void"]
     tries = [note for note in out["notes"] if note.startswith("void, tried again")]
-    assert len(tries) == 2 and out["void_s"] < 35.0, "one limit, one wait for the node, two rounds that do not wait"
+    held_s = 24.0 if "lost with the process or node" in tries[0] else 0.0
+    assert len(tries) == 2 and out["void_s"] < 35.0 + held_s, "one limit, one wait for sums, one for the node"
     assert out["status"] == "done" and out["sha256"] == undisturbed(tmp_path / "inline")
