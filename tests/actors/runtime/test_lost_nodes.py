@@ -149,7 +149,7 @@ def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
     first = late[0]
     before_s = max(seen[n]["wall_s"] for n in (2, 3))
     held_s = 24.0 if "lost" in first["causes"] else 0.0
-    assert first["wall_s"] <= 12.0 + held_s and len(first["left_out"]) == 2
+    assert first["wall_s"] <= 12.0 + held_s and len(first["left_out"]) in (1, 2), "one may have answered before"
     assert set(first["causes"]) <= {"timeout", "lost"}
     following = [seen[first["round"] + n]["wall_s"] for n in (1, 2, 3, 4, 5, 6)]
     print(what, "before", before_s, "frozen", first["wall_s"], "next", following)

@@ -56,7 +56,7 @@ def start(folder: Path) -> Cluster:
         initialize_head=True,
         head_node_args={
             "num_cpus": 2,
-            "resources": {"server": 1, "type_a": 1, "type_b": 1},
+            "resources": {"server": 1, "type_a": 2, "type_b": 2},
             "temp_dir": str(short_folder()),
             **common,
         },
