@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from actors.runtime.tokens import holds_token
 from relief_ray.records.sync.mirror import is_uri
-from relief_ray.report.runs import grouped
 from relief_ray.support.errors import UserError, clipped, first_line
+from relief_ray.support.table import grouped
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

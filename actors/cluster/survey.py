@@ -19,8 +19,8 @@ from actors.runtime.placement import GRAIN
 from actors.runtime.session import MIB, SessionOptions, ray_session, total_of
 from relief_ray.devices.fleet import resource_of
 from relief_ray.plugins.load import is_path
-from relief_ray.report.runs import grouped
 from relief_ray.support.errors import UserError, first_line, listed, several
+from relief_ray.support.table import grouped
 
 T = TypeVar("T")
 Bundle = Mapping[str, float]

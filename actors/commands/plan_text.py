@@ -20,7 +20,7 @@ from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import flat
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report.runs import grouped, split_name
+from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan, State
@@ -29,6 +29,7 @@ from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import load
 from relief_ray.support.errors import counted, value_text
 from relief_ray.support.process import num_cores
+from relief_ray.support.table import grouped
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
 _MAX_ROWS = 40

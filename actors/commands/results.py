@@ -31,12 +31,13 @@ from relief_ray.report.comparison import Comparison, by_setting, compare
 from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text as render
-from relief_ray.report.runs import STATUSES, Inventory, grouped, is_committed, take_inventory
+from relief_ray.report.runs import STATUSES, Inventory, is_committed, take_inventory
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.reasons import reasons_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.table import grouped
 from relief_ray.support.text import WIDTH, filled, first_few, table, typed
 
 

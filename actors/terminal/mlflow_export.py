@@ -22,10 +22,11 @@ from relief_ray.records.sync.mlflow import (
     store_uri,
 )
 from relief_ray.records.sync.sender import brief
-from relief_ray.report.runs import grouped, variant_names
+from relief_ray.report.runs import variant_names
 from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
+from relief_ray.support.table import grouped
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind, and on a list without metrics: the
 # address opens the charts of the first experiment of a file, which is 1, with the runs grouped by method.

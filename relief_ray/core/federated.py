@@ -128,8 +128,8 @@ def _canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
-def _no(of: object) -> bool:
-    """Return False: the participants of every round are drawn; no round leaves groups untrained on purpose."""
+def _as_drawn(state: ServerState) -> bool:
+    """Return False: the participants of every round are drawn."""
     return False
 
 
@@ -151,6 +151,11 @@ class PlannedRun:
     context: RoundContext
     clock: str
     participation: float
+
+
+def _always_trains(context: RoundContext) -> bool:
+    """Return False: no round leaves groups untrained on purpose."""
+    return False
 
 
 def _no_warnings(run: PlannedRun) -> tuple[str, ...]:
@@ -202,7 +207,7 @@ class Insight:
     deadline_s: Callable[[RoundContext], float] | None = None
     deadline_text: str = ""
     warnings: Callable[[PlannedRun], tuple[str, ...]] = _no_warnings
-    rests: Callable[[RoundContext], bool] = _no
+    rests: Callable[[RoundContext], bool] = _always_trains
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = _no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None
 
@@ -249,7 +254,7 @@ class Strategy:
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = _canonical_global
-    everybody: Callable[[ServerState], bool] = _no
+    everybody: Callable[[ServerState], bool] = _as_drawn
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     insight: Insight = Insight()
     averaging: Averaging = Averaging()

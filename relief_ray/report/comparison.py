@@ -45,7 +45,6 @@ from relief_ray.report.runs import (
     chosen_keys,
     condensed,
     config_text,
-    grouped,
     item_of,
     labelled,
     load_runs,
@@ -57,6 +56,7 @@ from relief_ray.report.runs import (
 from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, by_registry, method_name
 from relief_ray.support.errors import UserError, listed
+from relief_ray.support.table import grouped
 
 if TYPE_CHECKING:
     from pandas import DataFrame

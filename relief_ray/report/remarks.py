@@ -15,10 +15,11 @@ from relief_ray.records.schema import PARTLY, VERIFIED, has_folds
 from relief_ray.report.comparison import Comparison, MethodResult, interest, programs
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
-from relief_ray.report.runs import Loaded, grouped, split_name
+from relief_ray.report.runs import Loaded, split_name
 from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired, fewest_pairs
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
+from relief_ray.support.table import grouped
 from relief_ray.support.text import install, percent
 
 # Mark of a method for LoRA that was run on a backbone without it.

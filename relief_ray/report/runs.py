@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -41,6 +40,7 @@ from relief_ray.records.schema import (
 )
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import Setting, UserError, counted, nearest
+from relief_ray.support.table import grouped
 
 # A configuration as its record holds it.
 Config = Mapping[str, JsonValue]
@@ -260,18 +260,6 @@ def config_text(config: Config, path: str, default: str = "-") -> str:
     """A value of a configuration as text."""
     value = config_value(config, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, both in order of appearance."""
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
 
 
 Hold = Callable[[Loaded], Loaded]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import zip_longest
 from textwrap import wrap
-from typing import Literal
+from typing import Literal, TypeVar
 
 from relief_ray.support.errors import listed, visible
 
@@ -373,3 +373,15 @@ def _stacked(above: str, below: str, side: str = "r") -> str:
 def _latex_cell(cell: Cell, usual: Origin | None) -> str:
     text = _stacked(_with_origin(cell, usual), cell.below)
     return f"\\textbf{{{text}}}" if cell.tone == "best" else text
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, both in order of appearance."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

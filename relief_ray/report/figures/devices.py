@@ -27,9 +27,10 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.remarks import DeviceShare, device_shares
 from relief_ray.report.results import FUSION_BLOCK
-from relief_ray.report.runs import Loaded, grouped
+from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted
+from relief_ray.support.table import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

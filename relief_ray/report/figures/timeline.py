@@ -16,9 +16,10 @@ from relief_ray.report.comparison import Comparison, Stat, interest
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet, short
 from relief_ray.report.remarks import mark
-from relief_ray.report.runs import Loaded, Replicate, grouped
+from relief_ray.report.runs import Loaded, Replicate
 from relief_ray.strategies import OUR_VARIANTS, PRESETS, PROPOSED, REFERENCE, VARIANTS
 from relief_ray.support.errors import UserError, listed
+from relief_ray.support.table import grouped
 from relief_ray.support.text import percent, with_title
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from relief_ray.report.remarks import (
     stand_in_note,
     whose_intervals,
 )
-from relief_ray.report.runs import Config, GridItem, chosen_keys, grouped
+from relief_ray.report.runs import Config, GridItem, chosen_keys
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
@@ -35,7 +35,7 @@ from relief_ray.report.tables.rows import (
 )
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
-from relief_ray.support.table import NONE, Cell, Row, Table
+from relief_ray.support.table import NONE, Cell, Row, Table, grouped
 
 STARRED = (
     "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "

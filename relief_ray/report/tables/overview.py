@@ -25,11 +25,10 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
-    grouped,
     split_name,
 )
 from relief_ray.support.errors import counted, listed
-from relief_ray.support.table import NONE, Cell, Origin, Row, Table, word_table
+from relief_ray.support.table import NONE, Cell, Origin, Row, Table, grouped, word_table
 
 # Share of a window that two neighbours may have in common without a word.
 _FEW_SHARED = 0.05

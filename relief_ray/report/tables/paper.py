@@ -30,7 +30,7 @@ from relief_ray.report.remarks import (
     protocol,
     stand_in_note,
 )
-from relief_ray.report.runs import grouped, split_name
+from relief_ray.report.runs import split_name
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, labels_of
@@ -49,7 +49,7 @@ from relief_ray.report.tables.rows import (
     table_of,
 )
 from relief_ray.strategies import DESCRIBED, REFERENCE, by_registry
-from relief_ray.support.table import NONE, Cell, Row, Table
+from relief_ray.support.table import NONE, Cell, Row, Table, grouped
 
 _SECOND = "second line: paper"
 _SPEED = (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT)
