@@ -29,7 +29,6 @@ from actors.runtime.worker import (
     EvalAnswer,
     EvalRequest,
     NeedsRows,
-    SentSums,
     SumAnswer,
     SumsRef,
     TrainAnswer,
@@ -150,8 +149,8 @@ def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]
     return answers
 
 
-# Once somebody has waited for a sum in vain: what can be reached has come by then.
-_AGAIN_S = 2.0
+# Once somebody has waited for a sum in vain: what can be reached has come by then. Asking which ones have is short.
+_AGAIN_S, _LOOK_S = 2.0, 0.25
 
 # Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
 
@@ -221,6 +220,8 @@ class _Block:
     parts: dict[ClientId, _Part] = field(default_factory=dict)
     """By their first client."""
     total: SumsRef | None = None
+    total_node: str = ""
+    """Where that lies; empty for this process's own."""
     is_sent: bool = False
     """Whether a worker was asked to add up the parts."""
     is_repeated: bool = False
@@ -234,9 +235,11 @@ class NodeSums:
     added up in client order and merged along the same tree.
     """
 
-    def __init__(self, blocks: Sequence[tuple[Assignment, ...]], deadline: Deadline, layout: GroupLayout) -> None:
-        """``blocks`` in client order, as ``reduction.blocks`` cuts them."""
-        self._layout = layout
+    def __init__(
+        self, blocks: Sequence[tuple[Assignment, ...]], deadline: Deadline, layout: GroupLayout, pool: WorkerPool
+    ) -> None:
+        """``blocks`` in client order, as ``reduction.blocks`` cuts them; ``pool``: the workers that hold sums."""
+        self._layout, self._pool = layout, pool
         tasks = [{t.client: t for t in block} for block in blocks]
         self._blocks = [_Block(tasks=by_client, awaited=set(by_client)) for by_client in tasks]
         self._deadline, self._is_sent = deadline, False
@@ -264,7 +267,7 @@ class NodeSums:
                     yield self._call([part.sums for part in parts], ((number, ()),), node)
                 else:
                     # Of no client: a worker's would be one more sum that can be lost with its node.
-                    block.total = ray.put(pack((Accumulator().sums(),)))
+                    block.total, block.total_node = ray.put(pack((Accumulator().sums(),))), ""
         totals = [block.total for block in self._blocks]
         if None not in totals and not self._is_sent:
             self._is_sent = True
@@ -272,47 +275,65 @@ class NodeSums:
 
     def _call(self, addends: Sequence[SumsRef | None], pieces: tuple[Piece, ...], node: str) -> Call:
         """A call for a block's sum, without a piece for that of all blocks."""
-        args = (addends, not pieces, self._layout)
+        # A worker that waited for a lost node until the round's time is over would be ended as one that hangs.
+        wait_s = max(0.0, min(FETCH_S, (self._deadline.at_s - time.monotonic()) / 2))
+        args = (addends, not pieces, self._layout, wait_s)
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
-    def take(
-        self, call: Call, sums: Packed[SentSums] | SumsRef | None, has_waited: bool = False
-    ) -> list[tuple[int, Assignment]]:
-        """Take the outcome of one of ``calls``; if there is none, add up in this process.
+    def take(self, call: Call, answer: SumAnswer | None) -> list[tuple[int, Assignment]]:
+        """Take the answer to one of ``calls``; if it has no sum, add up in this process.
 
-        ``has_waited``: a worker has waited for the sums. Returns the tasks to be trained once more, with their
-        blocks, since their sums were lost.
+        Returns the tasks to be trained once more, with their blocks, since their sums were lost.
         """
-        addends, is_tree, _ = call.args
-        assert isinstance(addends, list)
+        addends, is_tree, _, waited_s = call.args
+        assert isinstance(addends, list) and isinstance(waited_s, float)
+        hit = range(len(self._blocks)) if is_tree else [number for number, _ in call.pieces]
+        sums = None if answer is None else answer.sums
         if sums is None:
-            sums = added_up(addends, bool(is_tree), self._layout, _AGAIN_S if has_waited else self._wait_s)
+            has_waited = answer is not None and waited_s >= _AGAIN_S
+            nodes = {node for number in hit for node in self._holders(number)}
+            wait_s = _AGAIN_S if has_waited or self._pool.is_doubtful(nodes) else self._wait_s
+            sums, answer = added_up(addends, bool(is_tree), self._layout, wait_s), None
         if sums is None:
             self._is_sent, self._wait_s = False, _AGAIN_S
-            hit = [i for i, _ in call.pieces]
-            if is_tree:
-                there, _ = ray.wait(addends, num_returns=len(addends), timeout=_AGAIN_S)
-                hit = [i for i, total in enumerate(addends) if total not in there or not self._can_be_read(total)]
+            hit = self._unreadable(addends) if is_tree else hit
             return [again for number in hit for again in self._repeat(number)]
         if is_tree:
             assert isinstance(sums, Packed)
             self._sums = decoded(unpack(sums, copy=True)[0], self._layout)
         else:
-            block = self._blocks[call.pieces[0][0]]
+            block = self._blocks[hit[0]]
             block.total = ray.put(sums) if isinstance(sums, Packed) else sums
+            block.total_node = answer.identity.node if answer else ""
             block.parts = {first: replace(part, sums=None) for first, part in block.parts.items()}
         return []
 
-    def _can_be_read(self, total: SumsRef) -> bool:
-        return added_up([total], False, self._layout, _AGAIN_S) is not None
+    def _holders(self, number: int) -> set[str]:
+        """Nodes that hold the sums of a block."""
+        block = self._blocks[number]
+        nodes = {part.node for part in block.parts.values() if part.sums is not None}
+        return {block.total_node} if block.total is not None else nodes
+
+    def _unreadable(self, sums: Sequence[SumsRef]) -> list[int]:
+        """Indices of sums that are lost or late."""
+        there, _ = ray.wait(list(sums), num_returns=len(sums), timeout=_LOOK_S)
+        read = (ref in there and added_up([ref], False, self._layout, _AGAIN_S) is not None for ref in sums)
+        return [i for i, is_here in enumerate(read) if not is_here]
 
     def _repeat(self, number: int) -> list[tuple[int, Assignment]]:
-        """Await the clients of a block whose sums were lost once more; the second time, or too late, leave them out."""
+        """Await clients of a block whose sums were lost once more; the second time, or too late, leave them out."""
         block = self._blocks[number]
-        clients = [client for part in block.parts.values() if part.node for client in part.clients]
-        block.parts = {first: part for first, part in block.parts.items() if not part.node}
+        if block.total is None:
+            held = [(first, part.sums) for first, part in block.parts.items() if part.sums is not None]
+            gone = {held[i][0] for i in self._unreadable([sums for _, sums in held])}
+        else:
+            gone = {first for first, part in block.parts.items() if part.node}
+        nodes = {block.total_node} if block.total is not None else {block.parts[first].node for first in gone}
+        clients = [client for first in gone for client in block.parts.pop(first).clients]
         block.awaited, block.total, block.is_sent = set(clients), None, False
-        if block.is_repeated or time.monotonic() > self._deadline.at_s:
+        is_over = time.monotonic() > self._deadline.at_s
+        self._pool.doubt(nodes, is_over)
+        if block.is_repeated or is_over:
             why = LeftOut(cause="lost", why="its update was lost with the process or node that held it")
             self.add(number, clients, lost(clients, why))
             return []
@@ -439,7 +460,8 @@ class RayExecutor:
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
         calls = self._scheduler.calls(cut)
-        gather = NodeSums(cut, deadline, self._job.layout) if self._keeps_sums(cut, calls) else Gather(cut)
+        keeps = self._keeps_sums(cut, calls)
+        gather = NodeSums(cut, deadline, self._job.layout, self.pool) if keeps else Gather(cut)
         near = self._near(tasks) if isinstance(gather, NodeSums) else None
         call_for = partial(self._train_call, round_, self._supply(models), states, deadline, near, len(cut))
         todo = deque(map(call_for, calls))
@@ -448,8 +470,7 @@ class RayExecutor:
                 log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome, self._job.layout))
             elif isinstance(gather, NodeSums) and call.method == "add_up":
-                has_waited = isinstance(outcome, SumAnswer)
-                again = gather.take(call, outcome.sums if isinstance(outcome, SumAnswer) else None, has_waited)
+                again = gather.take(call, outcome if isinstance(outcome, SumAnswer) else None)
                 todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in again)
             elif isinstance(outcome, LeftOut):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -360,6 +360,20 @@ class WorkerPool:
         For workers with clients of their own. Where any may take a call, a round without workers would use nobody.
         """
         self.workers[worker].passed_over = bool(self.workers[worker].trouble)
+
+    def is_doubtful(self, nodes: Collection[str]) -> bool:
+        """Whether a worker of one of these nodes is in trouble, so that the whole node may be."""
+        return any(worker.trouble and worker.identity.node in nodes for worker in self.workers)
+
+    def doubt(self, nodes: Collection[str], is_over: bool) -> None:
+        """Ask idle workers of nodes that gave out no sums whether they are there; a call to each would cost a limit.
+
+        Where the round's time is over, the next one does not wait for them.
+        """
+        for worker in (worker for worker in self.workers if worker.identity.node in nodes):
+            if worker.usable and not worker.flights:
+                worker.suspect("its node did not give out the sums that it held")
+            worker.passed_over |= is_over and bool(worker.trouble)
 
     def recover(self) -> None:
         """Wait until all lost workers answer again, for each once per loss and ``lost_wait_s`` at most.

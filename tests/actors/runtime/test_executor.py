@@ -12,9 +12,10 @@ from actors.runtime.executor import Gather, NodeSums, lost
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import ClientWorker, added_up
-from actors.runtime.worker_pool import DEPTH
+from actors.runtime.worker_pool import DEPTH, WorkerPool
 from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
+from relief_ray.experiment.experiment import never
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import ClientFailed, LeftOut, UserCodeError, UserError
@@ -92,12 +93,13 @@ class Holder:
 
     def hold(self, sums):
         """The sums, owned by that process."""
-        return self.add_up([ray.put(pack((sums,)))])
+        return self.add_up([ray.put(pack((sums,)))]).sums
 
     def add_up(self, addends):
         """The sum of consecutive clients, owned by that process."""
-        self._owned = ray.get(self._process.add_up.remote(addends, False, None)).sums
-        return self._owned
+        answer = ray.get(self._process.add_up.remote(addends, False, None))
+        self._owned = answer.sums
+        return answer
 
     def dies(self):
         """End it; Ray drops what it owned a moment later."""
@@ -116,13 +118,18 @@ class Round:
         tasks = make_tasks(job)
         self.cut = blocks(tasks)
         self.singles = list(Worker(job).train_blocks(2, start_models(job), [[t] for t in tasks], make_states(job)))
-        self.sums = NodeSums(self.cut, Deadline(limits=Limits(setting=60.0), began_s=time.monotonic()), job.layout)
+        pool = WorkerPool(workers=[], per_node={}, should_stop=never)
+        deadline = Deadline(limits=Limits(setting=60.0), began_s=time.monotonic())
+        self.sums = NodeSums(self.cut, deadline, job.layout, pool)
 
-    def answer(self, client, holder=None):
+    def answer(self, client, holder=None, late_s=None):
+        """A client's answer, whose sum ``holder`` owns, or which comes so much later."""
         single = self.singles[client]
         block = next(i for i, tasks in enumerate(self.cut) if client in [t.client for t in tasks])
         kept = holder.hold(single.sums) if holder else ray.put(pack((single.sums,)))
+        kept = kept if late_s is None else after.remote(late_s, kept)
         self.sums.add(block, [client], replace(single, sums={}), kept, "node")
+        return kept
 
     def add_up(self):
         """Take what can be added up, in this process; the clients that have to be trained once more."""
@@ -143,8 +150,7 @@ def test_updates_that_are_lost_with_their_process_are_trained_once_more(cluster,
     for client in range(12):
         round_.answer(client, holder if client == 2 else None)
     holder.dies()
-    assert round_.add_up() == [1, 2]
-    round_.answer(1)
+    assert round_.add_up() == [2], "the update of client 1 can be read"
     assert round_.add_up() == [], "client 2 is awaited"
     round_.answer(2)
     assert round_.add_up() == [] == round_.add_up() and same_round(round_.sums.finish(0), expected)
@@ -170,18 +176,17 @@ def test_clients_whose_sums_are_lost_twice_are_left_out(cluster, twelve):
     for client in range(12):
         round_.answer(client, holder if client == 2 else None)
     holder.dies()
-    assert round_.add_up() == [1, 2]
-    round_.answer(1)
+    assert round_.add_up() == [2]
     round_.answer(2, holder)
     holder.dies()
     assert round_.add_up() == [] == round_.add_up()
     done = round_.sums.finish(0)
-    assert {client: why.cause for client, why in done.rejected.items()} == {1: "lost", 2: "lost"}
-    assert "lost with the process or node that held it" in done.rejected[1].why
+    assert {client: why.cause for client, why in done.rejected.items()} == {2: "lost"}
+    assert "lost with the process or node that held it" in done.rejected[2].why
     gather = Gather(round_.cut)
     for client, single in enumerate(round_.singles):
         block = next(i for i, tasks in enumerate(round_.cut) if client in [t.client for t in tasks])
-        gather.add(block, [client], lost([client], done.rejected[client]) if client in (1, 2) else single)
+        gather.add(block, [client], lost([client], done.rejected[client]) if client == 2 else single)
     assert same_round(done, gather.finish(0))
 
 
@@ -212,21 +217,15 @@ def after(seconds, value):
 def test_a_sum_that_is_on_its_way_is_waited_for_and_less_after_one_was_lost(cluster, twelve):
     """Calls that the round's end has left with the driver: no worker has waited for their sums."""
     round_ = Round(twelve)
-    for client in range(12):
-        round_.answer(client)
-    calls = list(round_.sums.calls())
-    own = ray.get(calls[0].args[0][0])
-
-    def take(call, addend):
-        began = time.monotonic()
-        hit = round_.sums.take(replace(call, args=([addend], *call.args[1:])), None)
-        return {block for block, _ in hit}, time.monotonic() - began
-
-    assert take(calls[0], after.remote(3.0, own))[0] == set()
-    ray.cancel(gone := after.remote(60.0, own), force=True)
-    assert take(calls[1], gone)[0] == {calls[1].pieces[0][0]}
-    hit, seconds = take(calls[2], after.remote(30.0, own))
-    assert hit == {calls[2].pieces[0][0]} and seconds < 10.0
+    late = {0: 3.0, 3: 60.0, 6: 30.0}
+    kept = [round_.answer(client, late_s=late.get(client)) for client in range(12)]
+    on_its_way, lost_, much_later = (call for call in round_.sums.calls() if call.args[0][0] in [kept[i] for i in late])
+    assert round_.sums.take(on_its_way, None) == []
+    ray.cancel(kept[3], force=True)
+    assert [task.client for _, task in round_.sums.take(lost_, None)] == [3]
+    began = time.monotonic()
+    assert [task.client for _, task in round_.sums.take(much_later, None)] == [6]
+    assert time.monotonic() - began < 10.0
 
 
 def same_counts(on_workers, serial, job):

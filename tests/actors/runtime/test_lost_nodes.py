@@ -141,22 +141,25 @@ def undisturbed(folder):
 def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
     """Rounds of milliseconds: it takes hundreds of them until the node is back.
 
-    Where it froze with a client's sum, the round waits 20 s for that, once, and 2 s for the next.
+    Where it froze with a client's sum, the round waits 2 s for each.
     """
-    out = drive(tmp_path, what, 20.0, rounds=100_000, runtime={"quorum": 0.7})
+    out = drive(tmp_path, what, 30.0, rounds=100_000, runtime={"quorum": 0.7})
     seen = {entry["round"]: entry for entry in out["seen"]}
     late = [entry for entry in out["seen"] if entry["left_out"]]
     first = late[0]
     before_s = max(seen[n]["wall_s"] for n in (2, 3))
-    held_s = 24.0 if "lost" in first["causes"] else 0.0
-    assert first["wall_s"] <= 12.0 + held_s and len(first["left_out"]) in (1, 2), "one may have answered before"
+    held_s = 6.0 if "lost" in first["causes"] else 0.0
+    assert first["wall_s"] <= 12.0 + held_s and {*first["left_out"]} <= {6, 7}, "one may have answered before"
     assert set(first["causes"]) <= {"timeout", "lost"}
     following = [seen[first["round"] + n]["wall_s"] for n in (1, 2, 3, 4, 5, 6)]
     print(what, "before", before_s, "frozen", first["wall_s"], "next", following)
-    assert max(following) <= before_s + 1.0
+    # Workers of a frozen raylet answer that they are there, and keep what they trained.
+    slow = [seconds for seconds in following if seconds > before_s + 1.0]
+    assert len(slow) <= (what == "raylet") and max(slow, default=0.0) <= 12.0
     assert out["status"] == "interrupted" and out["missing"][-1] == 0, "used again"
     assert out["runtime"]["num_lost_calls"] >= 1
     assert any("no answer within 10" in note for note in out["notes"])
+    assert {note.split(":")[0] for note in out["notes"]} <= {"client-6", "client-7"}, "a healthy worker was ended"
     assert any("answers again" in note for note in out["notes"])
 
 
@@ -167,6 +170,6 @@ def test_at_quorum_1_the_run_ends_void_and_resumes_with_the_same_bits(what, tmp_
     out = drive(tmp_path, what, 1e6, runtime={"client_timeout_s": 6.0, "lost_wait_s": 5.0})
     assert "the updates of 6 of 8 clients can be used, runtime.quorum = 1" in out["void"]
     tries = [note for note in out["notes"] if note.startswith("void, tried again")]
-    held_s = 24.0 if "lost with the process or node" in tries[0] else 0.0
+    held_s = 6.0 if "lost with the process or node" in tries[0] else 0.0
     assert len(tries) == 2 and out["void_s"] < 35.0 + held_s, "one limit, one wait for sums, one for the node"
     assert out["status"] == "done" and out["sha256"] == undisturbed(tmp_path / "inline")
