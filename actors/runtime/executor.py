@@ -329,10 +329,12 @@ class NodeSums:
         else:
             gone = {first for first, part in block.parts.items() if part.node}
         nodes = {block.total_node} if block.total is not None else {block.parts[first].node for first in gone}
-        clients = [client for first in gone for client in block.parts.pop(first).clients]
+        clients = [client for first in sorted(gone) for client in block.parts.pop(first).clients]
         block.awaited, block.total, block.is_sent = set(clients), None, False
         is_over = time.monotonic() > self._deadline.at_s
         self._pool.doubt(nodes, is_over)
+        if not clients:  # what was late has come meanwhile
+            return []
         if block.is_repeated or is_over:
             why = LeftOut(cause="lost", why="its update was lost with the process or node that held it")
             self.add(number, clients, lost(clients, why))

@@ -255,9 +255,7 @@ class ClientWorker:
             fetched_bytes=data.fetched_bytes,
         )
 
-    def add_up(
-        self, addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout, wait_s: float = FETCH_S
-    ) -> SumAnswer:
+    def add_up(self, addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout, wait_s: float) -> SumAnswer:
         """Add up the sums of consecutive clients of a block, in their order; or of all blocks, along the tree."""
         packed = added_up(addends, are_blocks, layout, wait_s)
         return SumAnswer(identity=identify(), sums=packed if packed is None or are_blocks else ray.put(packed))

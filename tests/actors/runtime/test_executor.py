@@ -97,7 +97,7 @@ class Holder:
 
     def add_up(self, addends):
         """The sum of consecutive clients, owned by that process."""
-        answer = ray.get(self._process.add_up.remote(addends, False, None))
+        answer = ray.get(self._process.add_up.remote(addends, False, None, 20.0))
         self._owned = answer.sums
         return answer
 
@@ -114,12 +114,12 @@ class Holder:
 class Round:
     """A round of twelve clients whose sums stay on nodes; clients 1 and 2 are block 1."""
 
-    def __init__(self, job):
+    def __init__(self, job, limit_s=60.0):
         tasks = make_tasks(job)
         self.cut = blocks(tasks)
         self.singles = list(Worker(job).train_blocks(2, start_models(job), [[t] for t in tasks], make_states(job)))
         pool = WorkerPool(workers=[], per_node={}, should_stop=never)
-        deadline = Deadline(limits=Limits(setting=60.0), began_s=time.monotonic())
+        deadline = Deadline(limits=Limits(setting=limit_s), began_s=time.monotonic())
         self.sums = NodeSums(self.cut, deadline, job.layout, pool)
 
     def answer(self, client, holder=None, late_s=None):
@@ -226,6 +226,18 @@ def test_a_sum_that_is_on_its_way_is_waited_for_and_less_after_one_was_lost(clus
     began = time.monotonic()
     assert [task.client for _, task in round_.sums.take(much_later, None)] == [6]
     assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.ci
+def test_a_sum_that_comes_while_it_is_given_up_costs_nobody_his_update(cluster, twelve):
+    round_, expected = Round(twelve, limit_s=0.0), round_of(SerialExecutor(twelve), twelve)
+    for client in range(12):
+        round_.answer(client)
+    ray.cancel(gone := after.remote(60.0, 0), force=True)
+    for call in list(round_.sums.calls()):
+        late = call.pieces == ((1, ()),)
+        assert round_.sums.take(replace(call, args=([gone], *call.args[1:])) if late else call, None) == []
+    assert round_.add_up() == [] == round_.add_up() and same_round(round_.sums.finish(0), expected)
 
 
 def same_counts(on_workers, serial, job):
