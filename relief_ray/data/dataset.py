@@ -264,21 +264,23 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
     """
     try:
         meta: dict[str, Any] = values_in((folder / _META).read_bytes())
-    except (OSError, ValueError) as error:
+        written, is_real = meta.pop("arrays"), meta.pop("origin") == "real"
+        for name in (SIGNAL, LABELS, BOUTS, FILLED):
+            _check(folder / name, written[name]["crc32"], again)
+        labels, bouts, filled = (np.load(folder / name, allow_pickle=False) for name in (LABELS, BOUTS, FILLED))
+        return Entry(
+            **meta,  # sensors, programs, seconds and facts as they are
+            origin="real" if is_real else "SYNTHETIC",
+            signal_path=folder / SIGNAL,
+            labels=labels,
+            bouts=bouts,
+            filled=filled,
+            signal_sha256=written[SIGNAL]["sha256"],
+        )
+    except DamagedEntry:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:  # also a key that this version does not know
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
-    written, is_real = meta.pop("arrays"), meta.pop("origin") == "real"
-    for name in (SIGNAL, LABELS, BOUTS, FILLED):
-        _check(folder / name, written[name]["crc32"], again)
-    labels, bouts, filled = (np.load(folder / name, allow_pickle=False) for name in (LABELS, BOUTS, FILLED))
-    return Entry(
-        **meta,  # sensors, programs, seconds and facts as they are
-        origin="real" if is_real else "SYNTHETIC",
-        signal_path=folder / SIGNAL,
-        labels=labels,
-        bouts=bouts,
-        filled=filled,
-        signal_sha256=written[SIGNAL]["sha256"],
-    )
 
 
 # Size, time of change and inode of arrays that this process has read through and found whole.

@@ -59,6 +59,14 @@ def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
     assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"arrays": {}, "origin": "real"}', None])
+def test_other_facts_than_these_are_damage_too(tmp_path: Path, mini: Dataset, text: str | None) -> None:
+    meta = shutil.copytree(mini.signal_path.parent, tmp_path / "entry") / "meta.json"
+    meta.write_text(text or meta.read_text().replace('"started"', '"begun"', 1))
+    with pytest.raises(UserError, match=r"meta.json: damaged cache entry .* delete the folder .*, it is made"):
+        cached.read_entry(meta.parent)
+
+
 @pytest.mark.parametrize("file", ["signal.npy", "labels.npy", "bouts.npy", "filled.npy", "meta.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "pickle"])
 def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damage: str) -> None:
