@@ -148,14 +148,15 @@ def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
     late = [entry for entry in out["seen"] if entry["left_out"]]
     first = late[0]
     before_s = max(seen[n]["wall_s"] for n in (2, 3))
-    held_s = 6.0 if "lost" in first["causes"] else 0.0
-    assert first["wall_s"] <= 12.0 + held_s and {*first["left_out"]} <= {6, 7}, "one may have answered before"
+    # Two limits, or the long wait for a sum, would be 20 s and more.
+    held_s = 5.0 if "lost" in first["causes"] else 0.0
+    assert first["wall_s"] <= 18.0 + held_s and {*first["left_out"]} <= {6, 7}, "one may have answered before"
     assert set(first["causes"]) <= {"timeout", "lost"}
     following = [seen[first["round"] + n]["wall_s"] for n in (1, 2, 3, 4, 5, 6)]
     print(what, "before", before_s, "frozen", first["wall_s"], "next", following)
     # Workers of a frozen raylet answer that they are there, and keep what they trained.
-    slow = [seconds for seconds in following if seconds > before_s + 1.0]
-    assert len(slow) <= (what == "raylet") and max(slow, default=0.0) <= 12.0
+    slow = [seconds for seconds in following if seconds > before_s + 5.0]
+    assert len(slow) <= (what == "raylet") and max(slow, default=0.0) <= 18.0
     assert out["status"] == "interrupted" and out["missing"][-1] == 0, "used again"
     assert out["runtime"]["num_lost_calls"] >= 1
     assert any("no answer within 10" in note for note in out["notes"])
