@@ -224,8 +224,10 @@ class _Block:
     """Where that lies; empty for this process's own."""
     is_sent: bool = False
     """Whether a worker was asked to add up the parts."""
-    is_repeated: bool = False
-    """Whether its clients were trained once more because sums were lost."""
+    repeated: set[ClientId] = field(default_factory=set)
+    """Clients that were trained once more because sums were lost."""
+    num_losses: int = 0
+    """How often its sum could not be made."""
 
 
 class NodeSums:
@@ -276,7 +278,8 @@ class NodeSums:
     def _call(self, addends: Sequence[SumsRef | None], pieces: tuple[Piece, ...], node: str) -> Call:
         """A call for a block's sum, without a piece for that of all blocks."""
         # A worker that waited for a lost node until the round's time is over would be ended as one that hangs.
-        wait_s = max(0.0, min(FETCH_S, (self._deadline.at_s - time.monotonic()) / 2))
+        # Two such waits may follow each other on one worker.
+        wait_s = max(0.0, min(FETCH_S, (self._deadline.at_s - time.monotonic()) / 4))
         args = (addends, not pieces, self._layout, wait_s)
         return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
 
@@ -321,26 +324,29 @@ class NodeSums:
         return [i for i, is_here in enumerate(read) if not is_here]
 
     def _repeat(self, number: int) -> list[tuple[int, Assignment]]:
-        """Await clients of a block whose sums were lost once more; the second time, or too late, leave them out."""
+        """Await clients of a block whose sums were lost once more; the second time, or too late, leave them out.
+
+        Those are all its clients where its total is lost, for which their own sums were given up.
+        """
         block = self._blocks[number]
-        if block.total is None:
-            held = [(first, part.sums) for first, part in block.parts.items() if part.sums is not None]
-            gone = {held[i][0] for i in self._unreadable([sums for _, sums in held])}
-        else:
-            gone = {first for first, part in block.parts.items() if part.node}
-        nodes = {block.total_node} if block.total is not None else {block.parts[first].node for first in gone}
+        block.num_losses += 1
+        gone, nodes = [first for first, part in block.parts.items() if part.node], self._holders(number)
+        if block.total is None and block.num_losses <= len(block.tasks) + 1:
+            held = {first: part for first, part in block.parts.items() if part.sums is not None}
+            missing = self._unreadable([part.sums for part in held.values() if part.sums is not None])
+            gone = [first for i, first in enumerate(held) if i in missing]
+            nodes = {held[first].node for first in gone}
         clients = [client for first in sorted(gone) for client in block.parts.pop(first).clients]
         block.awaited, block.total, block.is_sent = set(clients), None, False
         is_over = time.monotonic() > self._deadline.at_s
         self._pool.doubt(nodes, is_over)
-        if not clients:  # what was late has come meanwhile
-            return []
-        if block.is_repeated or is_over:
+        given_up = [client for client in clients if is_over or client in block.repeated]
+        if given_up:  # none where what was late has come meanwhile
             why = LeftOut(cause="lost", why="its update was lost with the process or node that held it")
-            self.add(number, clients, lost(clients, why))
-            return []
-        block.is_repeated = True
-        return [(number, block.tasks[client]) for client in clients]
+            self.add(number, given_up, lost(given_up, why))
+        again = [client for client in clients if client not in given_up]
+        block.repeated |= set(again)
+        return [(number, block.tasks[client]) for client in again]
 
     def finish(self, moved_bytes: int) -> Trained:
         """Result of the round, once all is added up."""
@@ -473,7 +479,8 @@ class RayExecutor:
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome, self._job.layout))
             elif isinstance(gather, NodeSums) and call.method == "add_up":
                 again = gather.take(call, outcome if isinstance(outcome, SumAnswer) else None)
-                todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in again)
+                # Anywhere but on the node that may have lost them.
+                todo.extend(replace(call_for(((block, (task,)),), attempt=1), node="") for block, task in again)
             elif isinstance(outcome, LeftOut):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
                     todo.extend(call_for(again, attempt=call.attempt + 1) for again in one_by_one(call.pieces))

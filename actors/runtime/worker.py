@@ -316,6 +316,9 @@ def added_up(
     addends: Sequence[SumsRef], are_blocks: bool, layout: GroupLayout, wait_s: float = FETCH_S
 ) -> Packed[SentSums] | None:
     """Add up sums that lie on nodes, as ``add_up`` does; None if one is lost or late."""
+    # A `ray.get` of several brings none while one of them cannot be found; this brings each.
+    if ray.wait(list(addends), num_returns=len(addends), timeout=wait_s)[1]:
+        return None
     try:
         packs = ray.get(list(addends), timeout=wait_s)
     except RayError:

@@ -315,9 +315,11 @@ class WorkerPool:
             return bool(worker.flights) or working[node] < self.per_node.get(node, 1)
 
         now_s = time.monotonic()
+        if now_s > call.until_s:  # its worker would be ended before it could answer
+            return None
         first = min(
             (worker for worker in self._candidates(call) if worker.serves(call, is_near) and has_place(worker)),
-            key=lambda worker: worker.left_s(now_s),
+            key=lambda worker: (worker.left_s(now_s), len(worker.flights)),
             default=None,
         )
         if first is None or not first.flights:
@@ -357,22 +359,28 @@ class WorkerPool:
     def pass_over(self, worker: int) -> None:
         """Note that a round's time was over before this worker was back: later ones do not wait for it.
 
+        Nor for others of its node that are lost.
         For workers with clients of their own. Where any may take a call, a round without workers would use nobody.
         """
-        self.workers[worker].passed_over = bool(self.workers[worker].trouble)
+        node = self.workers[worker].identity.node
+        for each in (each for each in self.workers if each.identity.node == node):
+            each.passed_over |= bool(each.trouble)
 
     def is_doubtful(self, nodes: Collection[str]) -> bool:
         """Whether a worker of one of these nodes is in trouble, so that the whole node may be."""
-        return any(worker.trouble and worker.identity.node in nodes for worker in self.workers)
+        return any(each.trouble and not each.gone and each.identity.node in nodes for each in self.workers)
 
     def doubt(self, nodes: Collection[str], is_over: bool) -> None:
         """Ask idle workers of nodes that gave out no sums whether they are there; a call to each would cost a limit.
 
-        Where the round's time is over, the next one does not wait for them.
+        Where the round's time is over, the next one does not wait for them, if it has others.
         """
+        is_over &= any(worker.usable and worker.identity.node not in nodes for worker in self.workers)
         for worker in (worker for worker in self.workers if worker.identity.node in nodes):
             if worker.usable and not worker.flights:
                 worker.suspect("its node did not give out the sums that it held")
+                worker.is_reported = True
+                self.on_note(worker.loss.why)
             worker.passed_over |= is_over and bool(worker.trouble)
 
     def recover(self) -> None:
@@ -448,7 +456,8 @@ class WorkerPool:
         for worker in (worker for worker in self.workers if worker.flights):
             call, took_s = worker.flights[0].call, now_s - worker.flights[0].since_s
             is_late = took_s > call.limit_s
-            if is_late or now_s > call.until_s:
+            # An answer may have come while the driver was busy.
+            if (is_late or now_s > call.until_s) and not ray.wait([worker.flights[0].ref], timeout=0)[0]:
                 worker.land()
                 place = hanging_in(worker.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.

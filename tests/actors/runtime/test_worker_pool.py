@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.runtime.limits import Limits
+from actors.runtime.limits import Deadline, Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
 from actors.runtime.worker_pool import Call, RemoteWorker, WorkerPool
@@ -111,16 +111,52 @@ def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
 def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monkeypatch):
     killed = []
     monkeypatch.setattr("actors.runtime.worker_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
-    monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
-    player = Player([1, 1], monkeypatch)
+    come = []
+    monkeypatch.setattr(
+        "actors.runtime.worker_pool.ray.wait", lambda refs, timeout: ([r for r in refs if r in come], [])
+    )
+    player = Player([1, 1, 1], monkeypatch)
     for worker in player.workers:
         worker.send(replace(call(1), limits=Limits(setting=5.0)))
     player.now_s = 4.9
     assert list(player.pool._overdue(deque())) == [] and not killed
     player.workers[1].land()
+    come.append(player.workers[2].flights[0].ref)  # heard of after the driver was busy for a while
     player.now_s = 5.1
     ((_, lost),) = player.pool._overdue(deque())
     assert lost.cause == "timeout" and killed == [False], "and Ray starts it anew"
+
+
+def test_a_call_whose_time_is_over_is_not_sent(monkeypatch):
+    player = Player([1, 1], monkeypatch)
+    todo = deque([call(1, deadline=Deadline(limits=Limits(setting=5.0), began_s=0.0)), call(1)])
+    player.now_s = 5.1
+    player.pool._send(todo)
+    assert [len(worker.flights) for worker in player.workers] == [1, 0] and len(todo) == 1
+    ((_, lost),) = player.pool._hopeless(todo, 0.0)
+    assert lost.cause == "timeout" and not todo and all(worker.usable for worker in player.workers)
+
+
+def test_calls_without_work_are_shared_out(monkeypatch):
+    player = Player([1, 1], monkeypatch)
+    player.pool._send(deque([call(0.0), call(0.0)]))
+    assert [len(worker.flights) for worker in player.workers] == [1, 1]
+
+
+def test_idle_workers_of_a_node_that_lost_sums_are_asked_and_passed_over_where_there_are_others(monkeypatch):
+    player, notes = Player([1, 1, 1], monkeypatch), []
+    frozen, busy, healthy = player.workers
+    frozen.identity = busy.identity = SimpleNamespace(node="frozen")
+    busy.send(call(1))
+    player.pool.on_note = notes.append
+    player.pool.doubt({"frozen"}, is_over=False)
+    assert frozen.trouble and not frozen.passed_over and busy.usable and healthy.usable
+    assert notes == ["host-0: its node did not give out the sums that it held"]
+    assert player.pool.is_doubtful({"frozen"}) and not player.pool.is_doubtful({"n"})
+    player.pool.doubt({"frozen"}, is_over=True)
+    assert frozen.passed_over and not busy.passed_over and len(notes) == 1
+    player.pool.doubt({"frozen", "n"}, is_over=True)
+    assert healthy.trouble and not healthy.passed_over, "without it the next round would have nobody"
 
 
 @pytest.mark.parametrize("change", [{"digest": "f" * 64}, {"version": "0.0.1"}])
