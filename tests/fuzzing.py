@@ -213,7 +213,7 @@ def likely(rng: random.Random, known: Key) -> str:
     """A value for a key that its class takes more often than ``fitting``'s."""
     sensors = [rng.choice(["acc", "gyro", "mag", "x"]) for _ in range(rng.randrange(4))]
     figure = rng.choice([*DeviceType.model_fields, "flops"])
-    number = rng.choice(["0", "1e-320", "1e-9", "0.5", "1", "1e12", "1e300", "-1", "null", "x"])
+    number = rng.choice(["0", "1e-320", "1e-9", "0.5", "1", "1e12", "1e300", "-1", "null", "x", str(10**20)])
     made = {
         "backbone": rng.choice(["0", "1", "2", "3", "7", "100", "1e9", str(10**9), str(10**18)]),
         "data.subjects": str([rng.randrange(10) for _ in range(rng.randrange(5))]),

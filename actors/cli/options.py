@@ -128,7 +128,7 @@ def runs(
 _NUMBERS: Final = {
     int: (re.compile(r"[-+]?[0-9]+"), "expected a whole number"),
     float: (
-        re.compile(r"[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|inf(inity)?|nan)", re.IGNORECASE),
+        re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECASE),
         "expected a number",
     ),
 }

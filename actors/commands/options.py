@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,12 +62,9 @@ def _parse_hours(text: str) -> float:
     Raises:
         UserError: anything else.
     """
-    factor = {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:], 0.0)
-    try:
-        seconds = factor * float(text[:-1])
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
+    found = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([hms])", text)
+    seconds = {"h": 3600.0, "m": 60.0, "s": 1.0}[found[2]] * float(found[1]) if found else 0.0
+    if not 0 < seconds < math.inf:
         raise UserError(f"--budget {text}: expected a positive time such as 8h, 90m or 600s")
     return seconds
 

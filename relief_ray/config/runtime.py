@@ -26,14 +26,14 @@ class RuntimeConfig(FrozenConfig):
     """``inline``: one process, without Ray; ``packed``: several clients per Ray worker; ``actors``: one Ray actor per
     client; ``auto``: ``actors`` up to ten clients unless they share steps (``training.stack``), else ``packed``; in a
     grid ``inline`` on one node, and one ``packed`` worker per cell on several."""
-    num_hosts: int | None = Field(default=None, ge=1)
+    num_hosts: int | None = Field(default=None, ge=1, le=10_000)
     """Number of Ray workers in mode ``packed``; None: one per core."""
     placement: Literal["auto", "typed", "virtual"] = Field(default="auto", validate_default=True)
     """``typed`` puts a client on a node of its device type, ``virtual`` on any, ``auto`` takes types where the cluster
     has enough of each."""
-    num_threads: int = Field(default=1, ge=1)
+    num_threads: int = Field(default=1, ge=1, le=1024)
     """Torch threads per worker."""
-    cache_mib: int | None = Field(default=None, ge=16)
+    cache_mib: int | None = Field(default=None, ge=16, le=10**9)
     """MiB of prepared windows that a worker keeps between rounds; None: 224, in a GPU's memory 8,192."""
     client_timeout_s: PositiveFloat | Literal["auto"] = "auto"
     """Seconds that a client may take for its round, retries included; ``auto``: ten times the slowest answer so far, at

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from relief_ray.data.loader import DatasetSpec, Ints, Mask, Recording, bouts_where
 
 _STEP_QUANTILE: Final = 0.999
+# Where so many of the longest steps are apart from all others by this factor, they are no yardstick for themselves.
+_APART: Final = (0.01, 10.0)
 # Values that stand for "no reading" recur, are so many times farther from the median than all others, and few.
 _RECURS, _FAR, _MOST_CODES = 3, 3.0, 8
 # Changes below this share of a channel's deviation are none.
@@ -43,7 +45,7 @@ class SensorFigures(TypedDict):
         means: mean by channel.
         deviations: standard deviation by channel.
         step: the longest step from row to row within a bout, as a multiple of the 99.9th percentile of all steps
-            (Euclidean, over the channels).
+            (Euclidean, over the channels), or of the longest usual one where leaps are more than that.
         step_row: the row of the person's recording that it leads to.
         level: root of the mean square, over all channels, in raw units.
         pace: root mean square of steps, as a share of the standard deviation, by class; 0 where nothing changes.
@@ -90,7 +92,7 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
         moves = np.diff(values, axis=0, prepend=values[:1])
         bends = np.abs(np.diff(moves, axis=0, prepend=np.nan)) > _STRAIGHT * np.abs(values)
         steps = np.where(begins, 0.0, np.linalg.norm(moves, axis=1))
-        usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
+        usual = _usual(np.sort(steps[steps > 0])) if steps.any() else 1.0
         is_level = np.abs(moves) <= _LEVEL * deviations
         is_read = ~(begins | lost.any(axis=1)) if stop - first > 1 else np.zeros(len(rows), bool)
         counted = [(channel, *np.unique(channel, return_counts=True)) for channel in values.T]
@@ -152,6 +154,15 @@ def _codes(channel: NDArray[np.float64], values: NDArray[np.float64], times: Int
     recur = np.logical_and.accumulate(times[farthest[:-1]] >= _RECURS)
     last = np.flatnonzero(recur & (off[farthest[:-1]] > _FAR * nearer) & (nearer > 0))
     return values[farthest[: last[-1] + 1]] if len(last) else values[:0]
+
+
+def _usual(steps: NDArray[np.float64]) -> float:
+    """The yardstick of steps (ascending, above 0): their 99.9th percentile, of those below a gap near the top."""
+    share, factor = _APART
+    top = steps[int((1.0 - share) * len(steps)) :]
+    apart = np.flatnonzero(top[1:] > factor * top[:-1])
+    below = steps if not len(apart) else steps[: len(steps) - len(top) + apart[0] + 1]
+    return float(np.quantile(below, _STEP_QUANTILE, method="lower"))
 
 
 def _zero_rows(values: NDArray[np.float64], steps: NDArray[np.float64], begins: Mask, window: int) -> int:

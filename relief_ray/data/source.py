@@ -223,13 +223,16 @@ def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: S
     Raises:
         UserError: that of another source holds other bytes; both are named.
     """
-    likely = [source for source in sources if source.path != root]
+    ends, copies = sorted(set(expected)), list[tuple[Source, Path, dict[str, int]]]()
+    # Of the root itself the files that lie in no folder: others of its folders are no places to look in.
+    is_bare = all((root / end).is_file() for end in ends)
+    likely = [source for source in sources if source.path != root or is_bare]
     if len(likely) < 2:
         return sources[0]
-    ends, copies = sorted(set(expected)), list[tuple[Source, Path, dict[str, int]]]()
     for source in likely:
         crcs = {} if source.inner else _crcs(spec, source, ends)
-        folders = [folder for folder, held in _holders(crcs, ends).items() if len(held) == len(ends)][:1]
+        whole = [folder for folder, held in _holders(crcs, ends).items() if len(held) == len(ends)]
+        folders = [folder for folder in whole if source.path != root or not folder][:1]
         copies += [(source, source.path / folder, {end: crcs[folder + end] for end in ends}) for folder in folders]
     for _, place, crcs in copies[1:]:
         if other := [end for end in ends if crcs[end] != copies[0][2][end]]:

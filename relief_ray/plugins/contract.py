@@ -243,6 +243,8 @@ def _plan_violation(plan: EvalPlan, state: ServerState, fleet: Fleet) -> str:
             return f"a target is labelled {shown(target.label)}, expected a text"
         if labels.count(target.label) > 1:
             return f"two targets are labelled {target.label!r}"
+        if plan.canonical and target.label.startswith(f"{plan.canonical.label}|"):
+            return f"a target is labelled {target.label!r}, as the canonical model is with some of the sensors"
         if target.view not in models or not ({target.client} - {None}) <= known:
             return f"{target}: unknown model or client; models are {sorted(models)}"
         if violation := _selection_violation(target.keep, models[target.view], models[target.view]):

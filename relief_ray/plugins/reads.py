@@ -21,9 +21,9 @@ from types import FrameType
 from relief_ray.plugins.blame import INSTALLED, users_file
 from relief_ray.support.errors import listed
 
-_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
 # Flags of a file that begins empty, or that nothing is read of; one that is opened to be changed is read as well.
-_WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_WRITES = os.O_WRONLY | os.O_TRUNC
 _CODE = (".py", ".pyc", ".so", ".pyd")
 # What lies there belongs to the system, to Python or to a library.
 _NOBODYS = tuple(Path(place) for place in ("/proc", "/sys", "/dev", "/etc", "/usr", sys.prefix, sys.base_prefix))
@@ -101,7 +101,7 @@ def _is_data(file: Path, near: Path | None) -> bool:
 def _note(event: str, values: tuple[object, ...]) -> None:
     if not _WAITING or (event != "open" and event not in _PROGRAMS):
         return
-    target = values[0]
+    target = values[0] if values else "a copy of itself"  # of a fork
     if not isinstance(target, (str, bytes, os.PathLike)):
         return
     name, user, thread = os.fsdecode(target), users_file(_opener(sys._getframe(1))), threading.get_ident()
@@ -112,7 +112,9 @@ def _note(event: str, values: tuple[object, ...]) -> None:
             continue
         if event != "open":
             reads.programs.add((name, by))
-        elif isinstance(values[2], int) and values[2] & _WRITES:
+        elif isinstance(flags := values[2], int) and (
+            flags & _WRITES or (flags & os.O_CREAT and not os.path.exists(target))
+        ):
             reads.written.add(Path(os.path.realpath(name)))
         else:
             file = Path(os.path.realpath(name))

@@ -220,9 +220,9 @@ def _canonical(
     """Fields of ``Metrics`` that describe the strategy's one canonical model."""
     pooled = matrices[label].sum(0)
     single = {
-        key.partition("|")[2]: macro_f1(c.sum(0))
+        sensors: macro_f1(c.sum(0))
         for key, c in matrices.items()
-        if key.startswith(f"{label}|") and "+" not in key
+        if "+" not in (sensors := key.removeprefix(f"{label}|")) and sensors != key
     }
     return {
         "f1": macro_f1(pooled),

@@ -31,7 +31,7 @@ class TrainingConfig(SwitchedConfig):
 
     epochs: int = Field(default=5, ge=1, le=MAX_EPOCHS)
     """Local epochs per round, E."""
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=10**9)
     """Windows per optimizer step."""
     lr: float = Field(default=1e-3, gt=0.0)
     """Learning rate of the clients' optimizer."""
@@ -55,13 +55,13 @@ class TrainingConfig(SwitchedConfig):
     """How an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B)."""
     engine: Literal["auto", "naive", "reuse", "gemm", "fused"] = "auto"
     """How a step is computed; ``naive`` is the reference, ``auto`` takes the backbone's fastest that works here."""
-    micro_batch: int | None = Field(default=None, ge=1)
+    micro_batch: int | None = Field(default=None, ge=1, le=10**9)
     """Windows per forward and backward pass where a batch needs too much memory; same gradient."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     """``auto`` takes a GPU where there is one."""
     autocast: Autocast = "none"
     """``bf16`` lets the matrix products of training be bfloat16."""
-    stack: int = Field(default=1, ge=1)
+    stack: int = Field(default=1, ge=1, le=10**6)
     """Number of clients of a worker that take their steps together, for small models on a GPU."""
 
     @model_validator(mode="after")

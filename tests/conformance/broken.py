@@ -204,6 +204,11 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         _evaluate("EvalPlan(canonical=EvalTarget(label='x'), clients=(EvalTarget(label='x', client=0),))"),
         "two targets are labelled 'x'",
     ),
+    "evaluates under the name of sensors": (
+        "evaluation",
+        _evaluate("EvalPlan(canonical=EvalTarget(label='x'), clients=(EvalTarget(label='x|acc', client=0),))"),
+        "labelled 'x|acc', as the canonical model is with some of the sensors",
+    ),
     "draws at the server": (
         "randomness", _aggregate("random.random()\nreturn after"), "aggregate drew from random",
     ),

@@ -211,6 +211,8 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
         # Two recordings in one bout; interpolated without saying so.
         ("signal[200:, :2] += 80", "", "subject 2: wrist leaps within a bout, to row 200, "),
         ("signal[1000, 2] = 99", "", "subject 2: hip leaps within a bout, to row "),
+        # Many short recordings: a leap in a hundred rows.
+        ("signal[np.arange(1300) // 120 % 2 == 1, :2] += 80", "", "subject 2: wrist leaps within a bout, to row "),
         ("signal[500:600, 2] = np.linspace(-1, 2, 100)", "", "subject 2: hip runs along a straight line for 9."),
         # Several numbers for "no reading".
         (

@@ -122,7 +122,10 @@ def copies(root: Path, kinds: dict[str, str]) -> None:
     for name, content in kinds.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         ends = [f"mHealth_subject{number}.log" for number in (1, 2)][: 1 if content == "half" else 2]
-        if name.endswith(".zip"):
+        if name == ".":
+            for end in ends:
+                (root / end).write_text(content)
+        elif name.endswith(".zip"):
             with zipfile.ZipFile(root / name, "w") as out:
                 for end in ends:
                     out.writestr(f"MHEALTHDATASET/{end}", content)
@@ -142,6 +145,10 @@ def copies(root: Path, kinds: dict[str, str]) -> None:
         ),
         ({"mhealth": "rows", "mhealth/old.zip": "rowz"}, ("mhealth/MHEALTHDATASET", "mhealth/old.zip/MHEALTHDATASET")),
         ({"mhealth": "rows", "mhealth/mhealth.zip": "rows"}, "mhealth"),
+        ({".": "rows", "mhealth_old": "others"}, ("mhealth_old/MHEALTHDATASET", ".")),
+        ({".": "rows", "mhealth.zip": "others"}, ("mhealth.zip/MHEALTHDATASET", ".")),
+        ({".": "rows", "mhealth_old": "half"}, "."),
+        ({".": "rows", "mhealth_old": "rows", "backup": "others"}, "mhealth_old"),
         ({"mhealth_a": "half", "mhealth_b": "rows"}, "mhealth_b"),
         ({"mhealth_a": "rows", "mhealth_b": "half"}, "mhealth_a"),
         ({"mhealth": "rows", "backup": "others"}, "mhealth"),

@@ -58,6 +58,7 @@ def folder_of(path: str) -> Path:
         '(HERE / "meta" / "labels.csv").read_text()',
         'Path(os.environ["ELSEWHERE"], "labels.csv").read_text()',
         'np.memmap(path / "labels.csv", np.uint8)',
+        'open(path / "labels.csv", "a+").read()',
         'open(path / "labels.csv", "r+b").read()',
         'import threading; t = threading.Thread(target=open, args=(path / "labels.csv",)); t.start(); t.join()',
         'from concurrent.futures import ThreadPoolExecutor as T; list(T(2).map(np.genfromtxt, [path / "labels.csv"]))',
@@ -227,7 +228,8 @@ def test_data_are_parsed_anew_when_a_variable_that_parse_asked_for_has_another_v
 
 
 def test_a_program_that_parse_starts_is_told(lab) -> None:
-    for start in ('import subprocess; subprocess.run(["true"])', 'os.system("true")', 'os.popen("true").close()'):
+    fork = 'import multiprocessing as m; p = m.get_context("fork").Process(target=int); p.start(); p.join()'
+    for start in ('import subprocess; subprocess.run(["true"])', 'os.system("true")', 'os.popen("true").close()', fork):
         path = lab(BESIDE.replace("OPEN", start))
         (said,) = [line for line in described(path) if "its loader starts" in line]
         assert "goes unnoticed" in said

@@ -82,6 +82,15 @@ def test_canonical_model():
     assert metrics.f1_fleet is None and metrics.f1_by_client == {}
 
 
+@pytest.mark.parametrize("label", ["global", "mean+ema", "a|b"])
+def test_a_model_of_any_name_has_f1_of_its_sensors(label):
+    plan = EvalPlan(canonical=EvalTarget(label=label))
+    counts = {label: BOTH, f"{label}|acc": BOTH, f"{label}|hr": torch.tensor([FIRST, FIRST]), f"{label}|acc+hr": BOTH}
+    metrics = summarise(counts, plan, ("hr",), ["a", "b"])
+    assert list(metrics.f1_by_modality) == ["acc", "hr"]
+    assert metrics.f1_rare == metrics.f1_by_modality["hr"] == macro_f1(torch.tensor(FIRST))
+
+
 def test_without_rare_modalities_there_is_no_rare_f1():
     plan = EvalPlan(canonical=EvalTarget(label="global"))
     metrics = summarise({"global": BOTH, "global|acc": BOTH}, plan, (), ["a", "b"])

@@ -173,7 +173,7 @@ def test_budgets(text, seconds):
     assert Options(budget=text).budget_s == seconds
 
 
-@pytest.mark.parametrize("text", ["8", "h", "", "-1h", "0s", "8 days", "nanh"])
+@pytest.mark.parametrize("text", ["8", "h", "", "-1h", "0s", "8 days", "nanh", "infh", "1_0h", "٣h", "1" * 400 + "h"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(UserError, match="expected a positive time such as 8h"):
         Options(budget=text)

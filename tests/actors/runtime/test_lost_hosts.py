@@ -112,7 +112,10 @@ class Played:
         monkeypatch.setattr("actors.runtime.worker_pool.time.monotonic", lambda: self.now_s)
         monkeypatch.setattr("actors.runtime.worker_pool.ray.kill", lambda handle, no_restart: None)
         monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
-        monkeypatch.setattr("actors.runtime.worker_pool.ray.wait", lambda refs, num_returns, timeout: (refs, []))
+        monkeypatch.setattr(
+            "actors.runtime.worker_pool.ray.wait",
+            lambda refs, timeout, num_returns=0: (refs if num_returns else [], []),  # no answer, but to probes
+        )
         monkeypatch.setattr("actors.runtime.worker_pool.ray.get", self.get)
         method, self.answer, self.num_asked = SimpleNamespace(remote=lambda: object()), None, 0
         handle = SimpleNamespace(train=method, hello=method, _actor_id=b"")
