@@ -158,8 +158,10 @@ def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
     slow = [seconds for seconds in following if seconds > before_s + 5.0]
     assert len(slow) <= (what == "raylet") and max(slow, default=0.0) <= 18.0
     assert out["status"] == "interrupted" and out["missing"][-1] == 0, "used again"
-    assert out["runtime"]["num_lost_calls"] >= 1
-    assert any("no answer within 10" in note for note in out["notes"])
+    # Of a call that it took, or of sums alone where it had answered every call.
+    late = any("no answer within 10" in note for note in out["notes"])
+    assert late == (out["runtime"]["num_lost_calls"] >= 1)
+    assert late or any("did not give out the sums that it held" in note for note in out["notes"])
     assert {note.split(":")[0] for note in out["notes"]} <= {"client-6", "client-7"}, "a healthy worker was ended"
     assert any("answers again" in note for note in out["notes"])
 
