@@ -149,7 +149,7 @@ def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]
     return answers
 
 
-# Once somebody has waited for a sum in vain: what can be reached has come by then. Asking which ones have is short.
+# How long a sum is waited for that a worker has waited for in vain, and how long it takes to ask which sums are here.
 _AGAIN_S, _LOOK_S = 2.0, 0.25
 
 # Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
@@ -326,7 +326,7 @@ class NodeSums:
     def _repeat(self, number: int) -> list[tuple[int, Assignment]]:
         """Await clients of a block whose sums were lost once more; the second time, or too late, leave them out.
 
-        Those are all its clients where its total is lost, for which their own sums were given up.
+        Where the block's total is lost, these are all its clients: their own sums were dropped when it was made.
         """
         block = self._blocks[number]
         block.num_losses += 1

@@ -224,7 +224,7 @@ def _whole(spec: DatasetSpec, root: Path, sources: Sequence[Source], expected: S
         UserError: that of another source holds other bytes; both are named.
     """
     ends, copies = sorted(set(expected)), list[tuple[Source, Path, dict[str, int]]]()
-    # Of the root itself the files that lie in no folder: others of its folders are no places to look in.
+    # The root counts with the files that lie directly in it; its other folders are not searched.
     is_bare = all((root / end).is_file() for end in ends)
     likely = [source for source in sources if source.path != root or is_bare]
     if len(likely) < 2:

@@ -366,9 +366,8 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        roots = {"RELIEF_CACHE": cache_root(), "RELIEF_DATA": Path(os.environ.get("RELIEF_DATA") or cache_root())}
-        if names := [name for name, root in roots.items() if path.absolute().is_relative_to(root.absolute())]:
-            fix = f"set {names[0]} to a folder of yours with room"
+        if path.absolute().is_relative_to(cache_root().absolute()):
+            fix = "set RELIEF_CACHE to a folder of yours with room"
         elif error.errno in _FULL:
             fix = "free some space (or inodes: df -i), then resume: everything before this write is intact"
         elif error.errno == errno.EROFS:  # what Linux makes of a disk that begins to fail, a board's SD card say
