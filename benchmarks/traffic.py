@@ -1,8 +1,8 @@
 """Bytes that a round moves to and from the coordinator, by clients, workers and nodes; every layout gives equal bits.
 
 ``python -m benchmarks.traffic [--clients 100 400] [--workers 2 5 8] [--nodes 1 4]`` runs three rounds of FedAvg for
-each combination, in which nothing is trained, on a Ray cluster of its own here. It prints a line of JSON each:
-``moved_mb``, of which the model takes ``model_mb`` a node, and the final model's digest. No data is needed.
+each combination on a Ray cluster of its own here. It prints a line of JSON each: ``moved_mb``, of which the model takes
+``model_mb`` a node, and the digest of the trained model, which depends on the clients alone. No data is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster
 from actors.runtime.session import short_folder
 from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.product import Product
-from benchmarks.engine.scenario import setup, start_of, without_training, write
+from benchmarks.engine.scenario import setup, start_of, write
 
 STORE_BYTES = 300 * 2**20
 MB = 10**6
@@ -33,7 +33,7 @@ ROUNDS = 3
 
 def measure(folder: Path, num_clients: int, num_workers: int, num_nodes: int) -> dict[str, object]:
     """Figures of the last round; of several nodes none is the coordinator's own."""
-    prepared = without_training(setup(write(scenario_of(folder, num_clients), peers=False), num_hosts=num_workers))
+    prepared = setup(write(scenario_of(folder, num_clients), peers=False), num_hosts=num_workers)
     cpus = -(-num_workers // num_nodes)
     common = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     head = {"num_cpus": cpus if num_nodes == 1 else 0, "resources": {"server": 1}, "temp_dir": str(short_folder())}
