@@ -17,10 +17,7 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.conformance.trial import Conformance, concluded, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
-from relief_ray.experiment.experiment import (
-    MakeExecutor,
-    ignore,
-)
+from relief_ray.experiment.experiment import MakeExecutor, ignore
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.studies.loop import Computer

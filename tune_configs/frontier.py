@@ -31,8 +31,7 @@ _REPLICATES, RATES_REPLICATE = (100, 101, 102), 110
 
 
 def _level(order: str, slots: int) -> Level:
-    settings = {**_ORDERS[order], "strategy.slots_slowest": slots}
-    return Level(name=f"{order}-k{slots}", settings=settings)
+    return Level(name=f"{order}-k{slots}", settings={**_ORDERS[order], "strategy.slots_slowest": slots})
 
 
 FRONTIER = Spec(
@@ -94,12 +93,11 @@ FRONTIER_SGD = replace(
 Averaged over cohorts and over all participants. Same folds and replicates as ``frontier``.
 """
 
-FRONTIER_TEST = Spec(
+FRONTIER_TEST = replace(
+    FRONTIER,
     name="frontier_test",
     title="as fast as RELIEF and not worse than FedAvg? the candidate on the test part, 100 pairs",
     methods=(REFERENCE, WHOLE_MEAN),
-    datasets=("dsa",),
-    axes=_AXES,
     own={WHOLE_MEAN: _BEST},
     replicates=tuple(range(200, 225)),
     settings={**SHORT, "evaluation.average": "tail", **SGD, "training.lr": _BEST_RATE},

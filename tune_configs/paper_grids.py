@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import BOUNDS, OUR_VARIANTS, PROPOSED, REFERENCE, VARIANTS
-from relief_ray.studies.spec import (
-    BRIEF,
-    CNN,
-    LORA,
-    PAPER,
-    SHORT,
-    Axis,
-    Level,
-    Spec,
-    backbones,
-)
+from relief_ray.studies.spec import BRIEF, CNN, LORA, PAPER, SHORT, Axis, Level, Spec, backbones
 from tune_configs import CLAIMS
 
 MAIN_CNN = Spec(

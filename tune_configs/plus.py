@@ -61,15 +61,13 @@ _CODED = _FORMATS["int8"]
 _BEST = Level(name="e1-int8", settings={"training.epochs": 1, **_CODED})
 _CHOSEN = Level(name="int8", settings={**_DOWNLOAD, **_CODED})
 
-PLUS = Spec(
+PLUS = replace(
+    PLUS_PILOT,
     name="plus",
     title="RELIEF+ against FedAvg with the paper's 5 epochs, and with its best number of epochs, 192 pairs",
     methods=(REFERENCE, CHOSEN),
-    datasets=("dsa",),
-    axes=PLUS_PILOT.axes,
     own={REFERENCE: (Level(name=""), _BEST), CHOSEN: (_CHOSEN,)},
     replicates=tuple(range(410, 458)),
-    settings=PLUS_PILOT.settings,
     claims=CLAIMS / "plus.yaml",
 )
 """The pilot's choice against FedAvg on replicates that nothing else uses: 4 folds x 48 replicates, three claims."""
@@ -78,14 +76,6 @@ PLUS = Spec(
 # RELIEF's T* on these clients with five epochs, and 0.2 ms for rows of absent sensors, which T_o does not hold; they
 # change no client's epochs. FedProx and FedNova have no rule for it, so it is given in seconds.
 _TARGET_S = 0.83308128706074
-
-
-def _budgets() -> Iterator[Level]:
-    """What T* buys, by over whom updates are averaged."""
-    for budget in ("groups", "epochs", "none"):
-        for mean in ("cohort", "participants"):
-            settings = {**_DOWNLOAD, "strategy.budget": budget, "strategy.mean": mean}
-            yield Level(name=f"{budget}-{mean}", settings=settings)
 
 
 _UNTIL: Values = {**_REACH, "strategy.budget": "epochs", **_CODED}
@@ -102,7 +92,12 @@ PLUS_PARTS = replace(
         PROPOSED: (
             Level(name=""),
             Level(name="int8", settings=_CODED),
-            *_budgets(),
+            # What T* buys, by over whom updates are averaged.
+            *(
+                Level(name=f"{budget}-{mean}", settings={**_DOWNLOAD, "strategy.budget": budget, "strategy.mean": mean})
+                for budget in ("groups", "epochs", "none")
+                for mean in ("cohort", "participants")
+            ),
             Level(name="until-int8", settings=_UNTIL),
             Level(name="until-late-int8", settings={**_UNTIL, "strategy.deadline_s": _TARGET_S}),
         ),

@@ -88,9 +88,8 @@ def checked(made: object, target: str) -> Spec:
     """
     if not isinstance(made, Spec):
         raise UserError(f"{target}: expected a function grid() that gives a relief_ray.studies.spec.Spec")
-    names = [name for name in made.datasets if isinstance(name, str)]
-    for name in names:
-        if name not in DATASETS and not is_path(name):
+    for name in made.datasets:
+        if isinstance(name, str) and name not in DATASETS and not is_path(name):
             if hint := what_to_type(name, Loader):
                 raise UserError(f"{target}: dataset {name!r}: unknown: {hint}")
             raise UserError(

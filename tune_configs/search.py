@@ -101,10 +101,7 @@ SEARCH_SGD = _search(
 
 def _optimizer_tries(method: str) -> tuple[Level, ...]:
     """Three rates of Adam and three of SGD; the same for every method, whose own numbers stay as they are."""
-    return (
-        *_crossed("lr", _FEW_RATES, {"training.optimizer": "adam"}),
-        *_crossed("sgd", _FEW_SGD_RATES, SGD),
-    )
+    return (*_crossed("lr", _FEW_RATES, {"training.optimizer": "adam"}), *_crossed("sgd", _FEW_SGD_RATES, SGD))
 
 
 SEARCH_OPTIMIZER = _search(

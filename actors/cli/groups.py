@@ -11,6 +11,7 @@ from actors.commands.options import (
     Dataset,
     NodeChoice,
     Set,
+    SomeInt,
     SomeNumber,
     SomePath,
     SomeText,
@@ -23,19 +24,21 @@ from actors.commands.options import (
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
 
-cluster = typer.Typer(
-    help="Use several machines: start a head, join it as a device, check whether a run fits.", no_args_is_help=True
-)
-fleet = typer.Typer(help="Devices, their sensors, and the cost of a round.", no_args_is_help=True)
-model = typer.Typer(help="Describe, evaluate and export the backbone and its parameter groups.", no_args_is_help=True)
-device = typer.Typer(help="Power and speed of this machine as a device of the fleet.", no_args_is_help=True)
-data = typer.Typer(help="Fetch, check and describe datasets.", no_args_is_help=True)
+
+def _group(name: str, help: str) -> typer.Typer:
+    return typer.Typer(name=name, help=help, no_args_is_help=True)
+
+
+cluster = _group("cluster", "Use several machines: start a head, join it as a device, check whether a run fits.")
+fleet = _group("fleet", "Devices, their sensors, and the cost of a round.")
+model = _group("model", "Describe, evaluate and export the backbone and its parameter groups.")
+device = _group("device", "Power and speed of this machine as a device of the fleet.")
+data = _group("data", "Fetch, check and describe datasets.")
 
 # `relief-ray doctor` and `relief-ray device monitor|profile`.
 
 Sysfs = Annotated[
-    SomePath,
-    option("Read sys/, etc/, proc/ and var/ below this folder instead of /.", "ROOT", "--sysfs"),
+    SomePath, option("Read sys/, etc/, proc/ and var/ below this folder instead of /.", "ROOT", "--sysfs")
 ]
 
 
@@ -58,8 +61,7 @@ def doctor(
 @runs(device, "monitor", "device:monitor")
 def device_monitor(
     command: Annotated[
-        list[str] | None,
-        argument("Measure while this command runs, instead of --seconds.", "[-- COMMAND...]"),
+        list[str] | None, argument("Measure while this command runs, instead of --seconds.", "[-- COMMAND...]")
     ] = None,
     seconds: Annotated[float, option("Length of the measurement; Ctrl-C ends it.", min=0.1)] = 10.0,
     idle: Annotated[float, option("Seconds before the measurement, for the idle power.", min=0.0)] = 3.0,
@@ -103,7 +105,7 @@ def cluster_join(
     address: Annotated[str, argument("The head.", "HOST[:PORT]")],
     node: NodeChoice,
     kind: Annotated[
-        str | None,
+        SomeText,
         option("Device type of the fleet, in any case; without it the node only offers its cores.", "NAME", "--type"),
     ] = None,
     count: Annotated[int, option("Number of clients of that type at a time.", min=1)] = 1,
@@ -117,8 +119,7 @@ def cluster_join(
 @runs(cluster, "check", "cluster:check", own_code=True)
 def cluster_check(
     target: Annotated[
-        list[str] | None,
-        argument("`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`.", "[TARGET]"),
+        list[str] | None, argument("`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`.", "[TARGET]")
     ] = None,
     settings: Set = None,
     address: Annotated[SomeText, option("The head; default: RAY_ADDRESS.", "HOST:PORT")] = None,
@@ -136,15 +137,13 @@ def cluster_check(
 def submit(
     context: typer.Context,
     arguments: Annotated[
-        list[str] | None,
-        argument("The words after `relief-ray`, e.g. `-- grid smoke`.", "-- COMMAND..."),
+        list[str] | None, argument("The words after `relief-ray`, e.g. `-- grid smoke`.", "-- COMMAND...")
     ] = None,
     address: Annotated[SomeText, option("The head's dashboard; default: RAY_API_SERVER_ADDRESS.", "URL")] = None,
     token: Token = None,
     folder: Annotated[Path, option("Folder to upload.", "DIR", "--working-dir")] = Path(),
     variables: Annotated[
-        list[str] | None,
-        option("Variable of all the job's processes; repeatable.", "NAME=VALUE", "--env"),
+        list[str] | None, option("Variable of all the job's processes; repeatable.", "NAME=VALUE", "--env")
     ] = None,
     detach: Annotated[bool, switch("Do not wait for the end.", "--detach")] = False,
     dry_run: Annotated[bool, switch("Only list the files that would be uploaded.", "--dry-run")] = False,
@@ -170,11 +169,10 @@ def fleet_show(target: Target = "demo", settings: Set = None) -> None:
 def fleet_whatif(
     folders: Annotated[list[Path], argument("Finished run folders, or folders of them.", "RUN...")],
     other: Annotated[
-        Path | None,
-        option("The keys of `fleet` that differ; or fleet and costs.", "FILE.yaml", "--fleet"),
+        SomePath, option("The keys of `fleet` that differ; or fleet and costs.", "FILE.yaml", "--fleet")
     ] = None,
-    windows: Annotated[int | None, option("Training windows per client; the paper has 1900.", min=1)] = None,
-    epochs: Annotated[int | None, option("Local epochs; the paper has 5.", min=1)] = None,
+    windows: Annotated[SomeInt, option("Training windows per client; the paper has 1900.", min=1)] = None,
+    epochs: Annotated[SomeInt, option("Local epochs; the paper has 5.", min=1)] = None,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; the allocation stays as recorded."""
 
@@ -200,8 +198,7 @@ def model_export(
     run: Annotated[Path, argument("A run folder.", "RUN")],
     out: Annotated[Path, option("Folder for the export; empty or new.", "DIR")],
     round_: Annotated[
-        int | None,
-        option("The model after this round; by default the last one saved.", None, "--round"),
+        SomeInt, option("The model after this round; by default the last one saved.", None, "--round")
     ] = None,
     with_encoder: Annotated[
         bool, switch("Copy the frozen encoder's files too (random ones always are).", "--with-encoder")
@@ -259,8 +256,7 @@ def data_describe(
         ),
     ],
     stride_s: Annotated[
-        SomeNumber,
-        option("Seconds from one window to the next; by default those of a run.", show_default=False),
+        SomeNumber, option("Seconds from one window to the next; by default those of a run.", show_default=False)
     ] = None,
     settings: Set = None,
     html: Annotated[SomePath, option("Also write a page with pictures.", "FILE")] = None,

@@ -41,6 +41,7 @@ class _Starting(TyperGroup):
 
 
 grid = typer.Typer(
+    name="grid",
     cls=_Starting,
     help="""Run many cells through Ray Tune: a table or figure of the paper, a search, or a grid FILE.py of your own.
 
@@ -102,8 +103,7 @@ def grid_status(folder: GridFolder) -> None:
 
 @runs(grid, "freeze", "run:freeze_choices", own_code=True)
 def grid_freeze(
-    folder: GridFolder,
-    out: Annotated[SomePath, option("Default: results/tuned.json.", "FILE")] = None,
+    folder: GridFolder, out: Annotated[SomePath, option("Default: results/tuned.json.", "FILE")] = None
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
 
@@ -111,12 +111,8 @@ def grid_freeze(
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {title}" for name, title in PRESETS.items())
 Folders = Annotated[list[Path], argument("Run folders, or folders of them.", "DIR...")]
 
-app.add_typer(device, name="device")
-app.add_typer(fleet, name="fleet")
-app.add_typer(model, name="model")
-app.add_typer(data, name="data")
-app.add_typer(grid, name="grid")
-app.add_typer(cluster, name="cluster")
+for group in (device, fleet, model, data, grid, cluster):
+    app.add_typer(group)
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -164,10 +160,7 @@ def run(
     target: Annotated[str, argument("A preset, or a configuration file.", "PRESET|FILE.yaml")],
     options: Options,
     settings: Set = None,
-    out: Annotated[
-        SomePath,
-        option("Folder for the runs; default: runs/PRESET, or runs/PRESET-2, ..", "DIR"),
-    ] = None,
+    out: Annotated[SomePath, option("Folder for the runs; default: runs/PRESET, or runs/PRESET-2, ..", "DIR")] = None,
     jobs: Jobs = 1,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
@@ -210,7 +203,7 @@ def report(
     commit: Annotated[
         SomePath, option("Also write DIR/cells.json: results small enough for a repository.", "DIR")
     ] = None,
-    title: Annotated[str | None, option("Title of the committed results. Default: the grids' titles.", "TEXT")] = None,
+    title: Annotated[SomeText, option("Title of the committed results. Default: the grids' titles.", "TEXT")] = None,
 ) -> None:
     """Write a report of finished runs: tables and figures as one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
 
@@ -219,9 +212,7 @@ def report(
 
 
 @runs(app, "ls", "results:list_command")
-def list_results(
-    folder: Annotated[Path, argument("A folder of results.", "[DIR]")] = Path("runs"),
-) -> None:
+def list_results(folder: Annotated[Path, argument("A folder of results.", "[DIR]")] = Path("runs")) -> None:
     """List the folders of runs below DIR, newest first: their progress, each method's F1, differing settings."""
 
 
@@ -259,8 +250,7 @@ def strategies(bibtex: Annotated[bool, switch("Print references instead.", "--bi
 @runs(app, "config", "config:config_command", own_code=True)
 def config(
     target: Annotated[
-        SomeText,
-        argument("Show the values of this; else the defaults.", "[PRESET|FILE|RUN|MODULE:NAME]"),
+        SomeText, argument("Show the values of this; else the defaults.", "[PRESET|FILE|RUN|MODULE:NAME]")
     ] = None,
     key: Annotated[SomeText, argument("A key, a section or a method.", "[KEY]")] = None,
 ) -> None:
@@ -296,8 +286,7 @@ def new(
 
 @runs(app, "sync", "results:sync_command")
 def sync(
-    folders: Folders,
-    uri: Annotated[SomeText, option("An MLflow store; by default the run's own.")] = None,
+    folders: Folders, uri: Annotated[SomeText, option("An MLflow store; by default the run's own.")] = None
 ) -> None:
     """Send these runs' missing points to an MLflow store; each point arrives once."""
 

@@ -88,8 +88,13 @@ def runs(
         chosen: dict[str, list[str]] = {}
         for place, record in records.items():
             declared = get_type_hints(record, include_extras=True)
-            wanted = [f for f in fields(record) if f.name not in without and (not names or f.name in names)]
-            wanted = [f for f in wanted if hasattr(declared[f.name], "__metadata__")]
+            wanted = [
+                f
+                for f in fields(record)
+                if f.name not in without
+                and (not names or f.name in names)
+                and hasattr(declared[f.name], "__metadata__")
+            ]
             chosen[place] = [f.name for f in wanted]
             parameters += [_option(f.name, declared[f.name], f.default) for f in wanted]
         if json and not any("as_json" in options for options in chosen.values()):
@@ -127,10 +132,7 @@ def runs(
 # Numbers as `--set` reads them: Python's own reading takes ``1_0``, blanks around and digits of any script.
 _NUMBERS: Final = {
     int: (re.compile(r"[-+]?[0-9]+"), "expected a whole number"),
-    float: (
-        re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECASE),
-        "expected a number",
-    ),
+    float: (re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECASE), "expected a number"),
 }
 
 
@@ -169,7 +171,7 @@ class Main(TyperGroup):
         except BrokenPipeError as error:
             raise typer.Exit(report(error)) from None
 
-    def main(self, *args: object, **kwargs: object) -> None:
+    def main(self, *args: object, **kwargs: Any) -> None:
         """Run a command and exit."""
         kwargs["standalone_mode"] = False
         prepare_streams()
@@ -183,8 +185,7 @@ class Main(TyperGroup):
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and "_RELIEF_RAY_COMPLETE" in os.environ:
                 raise  # Click's own end of a completion
-            words = kwargs.get("args") or sys.argv[1:]
-            code = _usage(error, list(words) if isinstance(words, list | tuple) else []) or report(error)
+            code = _usage(error, list(kwargs.get("args") or sys.argv[1:])) or report(error)
         leave_at_once(code)
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -64,7 +64,7 @@ def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None =
         raise UserError(f"--working-dir {folder}: no such folder; expected the one that holds your files")
     root = folder.resolve()
     named = _named_files(root, arguments)
-    secret = None if token is None else token.resolve()
+    secret = token and token.resolve()
     if secret in [(root / path).resolve() for path in named]:
         raise UserError(f"{token}: the cluster's token, which no job needs; leave it out of the command")
     paths = set(named)
@@ -260,7 +260,7 @@ def entrypoint(arguments: Sequence[str], job: str) -> str:
     command = " ".join(_quoted(word) for word in ["exec", "relief-ray", *arguments])
     if "--dry-run" in arguments:
         return command
-    verb, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
+    verb, following = [*arguments, ""][:2]
     is_new = verb in _WRITING and not (verb == "grid" and following in _READING_GRIDS)
     # `runtime.mirror=s3://..` is a setting.
     fetches = "resume" in (verb, following) and any(is_uri(word.partition("=")[0]) for word in arguments)
@@ -309,7 +309,7 @@ def _has(arguments: Sequence[str], option: str) -> bool:
     return any(word == option or word.startswith(f"{option}=") for word in arguments)
 
 
-def submit(client: JobSubmissionClient, command: str, folder: Path, job: str, variables: Mapping[str, str]) -> None:
+def submit(client: JobSubmissionClient, command: str, folder: Path, job: str, variables: dict[str, str]) -> None:
     """Start a job whose working folder is a copy of ``folder``; all its processes have ``variables``.
 
     No resources are asked for: Ray puts such a driver on the head, and what it writes stays there.
@@ -319,7 +319,7 @@ def submit(client: JobSubmissionClient, command: str, folder: Path, job: str, va
         HeadSilent: it does not answer; the job may have begun.
     """
     until_s = time.monotonic() + _READY_S
-    environment = {"working_dir": str(folder), "env_vars": dict(variables)}
+    environment = {"working_dir": str(folder), "env_vars": variables}
     while True:
         try:
             with asking_head():

@@ -159,7 +159,7 @@ _SERVICES = (
     "dashboard-agent-listen-port",
     "metrics-export-port",
 )
-_HEAD_ONLY = ("ray-client-server-port",)
+_HEAD_ONLY = "ray-client-server-port"
 _FIRST_WORKER, NUM_PORTS = 10, 200
 # A node that is silent for period x threshold + timeout counts as lost: 5 s, measured 10 s. Ray's own 65 s are the
 # length of many rounds. The head alone asks.
@@ -241,18 +241,15 @@ def join_line(node: NodeOptions, address: str, kind: str | None, count: int) -> 
 
 
 def _line(
-    node: NodeOptions, own: list[str], offered: Mapping[str, int], device: str, variables: Mapping[str, str]
+    node: NodeOptions, own: list[str], offered: dict[str, int], device: str, variables: dict[str, str]
 ) -> StartLine:
     if node.temp_dir is not None and len(str(node.temp_dir)) > MAX_FOLDER_LENGTH:
         raise UserError(
             f"--temp-dir {node.temp_dir}: {len(str(node.temp_dir))} characters, expected at most {MAX_FOLDER_LENGTH}, "
             "since paths of sockets are short; e.g. --temp-dir /tmp/rr"
         )
-    ports = {name: node.first_port + i for i, name in enumerate(_SERVICES) if "--head" in own or name not in _HEAD_ONLY}
-    ports |= {
-        "min-worker-port": node.first_port + _FIRST_WORKER,
-        "max-worker-port": node.first_port + NUM_PORTS - 1,
-    }
+    ports = {name: node.first_port + i for i, name in enumerate(_SERVICES) if "--head" in own or name != _HEAD_ONLY}
+    ports |= {"min-worker-port": node.first_port + _FIRST_WORKER, "max-worker-port": node.first_port + NUM_PORTS - 1}
     arguments = (
         _ray(),
         "start",
@@ -264,7 +261,7 @@ def _line(
         f"--num-gpus={node.capacity.num_gpus}",
         f"--memory={node.capacity.memory_mib * MIB}",
         f"--object-store-memory={node.capacity.object_store_mib * MIB}",
-        *([f"--resources={json.dumps(dict(offered))}"] if offered else []),
+        *([f"--resources={json.dumps(offered)}"] if offered else []),
         f"--labels=device={device}",
         *([] if node.temp_dir is None else [f"--temp-dir={node.temp_dir}"]),
         "--disable-usage-stats",
@@ -286,9 +283,9 @@ def _refuse_overlap(first: int, others: Mapping[str, int]) -> None:
             raise UserError(f"{name} {port}: lies within --ports {first} to {last}; choose another one for either")
 
 
-def _variables(node: NodeOptions, own: Mapping[str, str]) -> dict[str, str]:
+def _variables(node: NodeOptions, own: dict[str, str]) -> dict[str, str]:
     """Variables of the node's processes, without those that the user has set already."""
-    chosen = {name: value for name, value in (_COMMON | dict(own)).items() if name not in os.environ}
+    chosen = {name: value for name, value in (_COMMON | own).items() if name not in os.environ}
     token = {MODE: "disabled"} if node.token is None else {MODE: "token", PATH: str(node.token)}
     folder = str(Path(sys.executable).parent)
     # The entrypoint of a job says `relief-ray`, which lies in the environment's folder.

@@ -8,7 +8,7 @@ import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ class Need:
 
     title: str
     """The target in words."""
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str]
     """By dataset, where its rows come from (``runtime.data``); in a grid ``node`` where one of its cells has it."""
     bundles: tuple[Bundle, ...] = ()
     """Resources of each of its processes; of a grid, of those of its most demanding cell."""
@@ -128,7 +128,7 @@ def need_of(target: Sequence[str], settings: Sequence[Setting], nodes: Nodes) ->
     Raises:
         UserError: there is no such target.
     """
-    verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
+    verb, name = ["", *target][-2:]
     if len(target) > 2 or verb not in ("", "run", "grid"):
         raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
     if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
@@ -191,13 +191,13 @@ def answer(
     facts: dict[str, object] = {
         "address": place,
         "nodes": [{"name": node.name, **asdict(node)} for node in nodes],
-        "faults": list(faults),
-        "notes": list(notes),
+        "faults": faults,
+        "notes": notes,
     }
     if fit is not None:
         facts["target"] = {
             "title": fit.need.title,
-            "data": dict(fit.need.data),
+            "data": fit.need.data,
             "needed": total_of(fit.need.bundles),
             "missing": total_of(fit.unplaced),
             "fits": fit.fits,

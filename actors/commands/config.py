@@ -48,10 +48,7 @@ Kind = Literal["method", "dataset", "backbone", "grid"]
 _TEMPLATES = "actors.templates"
 # What to type next, after the tests; of a data set the first makes the files that the others read.
 _NEXT: dict[Kind, tuple[str, ...]] = {
-    "method": (
-        "conformance {name}:{Name}",
-        "run quick --strategies fedavg,{name}:{Name} --out runs/{name}",
-    ),
+    "method": ("conformance {name}:{Name}", "run quick --strategies fedavg,{name}:{Name} --out runs/{name}"),
     "dataset": (
         "data synth {name}:{NAME} --out {name}-data",
         "export RELIEF_DATA=$PWD/{name}-data",
@@ -59,10 +56,7 @@ _NEXT: dict[Kind, tuple[str, ...]] = {
         "run quick --set data.name={name}:{NAME} "
         "--set 'fleet.types={{B: {{sensors: [acc, gyro]}}, C: {{sensors: [acc]}}}}'",
     ),
-    "backbone": (
-        "model describe quick --set backbone={name}:{Name}",
-        "run quick --set backbone={name}:{Name}",
-    ),
+    "backbone": ("model describe quick --set backbone={name}:{Name}", "run quick --set backbone={name}:{Name}"),
     "grid": ("grid {name}.py --dry-run", "grid {name}.py"),
 }
 # Modules that libraries import where they are installed.
@@ -142,8 +136,10 @@ def config_command(target: str | None, key: str | None) -> Result:
     if target is None and wanted is None:
         lines.append("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
     facts = ("key", "of", "type", "default", "meaning")
-    rows = [{fact: getattr(one, fact) for fact in facts} for one in keys]
-    rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
+    rows = [
+        {fact: getattr(one, fact) for fact in facts} | ({"value": values[one.key]} if one.key in values else {})
+        for one in keys
+    ]
     return Result(lines, rows)
 
 
@@ -176,14 +172,14 @@ def _of_target(target: str, wanted: str | None) -> tuple[list[Key], Values, str]
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
-    known = list(all_keys())
-    is_file = Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
+    known, path = list(all_keys()), Path(target)
+    is_file = path.exists() or path.suffix in (".yaml", ".yml", ".json")
     if wanted is None and target not in PRESETS and not is_file:
         presets = ", ".join(PRESETS)
         raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
-    is_record = (Path(target) / RUN_FILE).exists() and not OWN_CODE.get()
+    is_record = (path / RUN_FILE).exists() and not OWN_CODE.get()
     if is_record:
-        run = read_run(Path(target))
+        run = read_run(path)
         label, values = run.strategy, _values_of(run.config)
     else:
         config = target_config(target, [])

@@ -111,7 +111,7 @@ def _refuse_wrong(report: VerifyReport) -> None:
 
 def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
     """Run `data synth`."""
-    folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
+    folder = synth(name, out or search_roots(None)[0], seed, scale)
     lines = [
         f"{name}: SYNTHETIC files in {folder}",
         "Whatever is computed from them carries that word in its record, tables and figures.",

@@ -96,7 +96,7 @@ def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
             f"{path}: expected the keys of a fleet, or the sections `fleet` and `costs` with `profile` alone"
         )
     profile = costs.get("profile")
-    return dict(fleet), None if profile is None else str(profile)
+    return fleet, None if profile is None else str(profile)
 
 
 def _clocks_of(run: Loaded) -> _Clocks:
@@ -166,7 +166,7 @@ def _fleet_facts(setup: Setup, targets_s: Mapping[str, float]) -> dict[str, Any]
             {
                 "client": client.id,
                 "device": client.device,
-                "modalities": list(client.modalities),
+                "modalities": client.modalities,
                 "num_windows": client.num_windows,
                 "fedavg_s": {name: cost.clients[client.id].times.busy_s for name, cost in setup.reference.items()},
                 "mandatory_s": _mandatory_s(setup, client),

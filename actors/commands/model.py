@@ -121,7 +121,7 @@ def reproduce_command(target: str, out: Path | None, tolerance: float) -> Iterat
         "cell": name,
         "answer": reproduction.answer,
         "f1_gap_points": 100 * reproduction.f1_gap,
-        "differences": list(reproduction.differences),
+        "differences": reproduction.differences,
         "program": reproduction.program,
         "processor": reproduction.processor,
     }

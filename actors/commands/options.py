@@ -50,10 +50,7 @@ Dataset = Annotated[str, argument("A dataset; see `relief-ray data list`.", "NAM
 FetchTo = Annotated[SomePath, option("Folder for the copy of a URI; default: runs/NAME.", "DIR", "--out")]
 OwnCode = Annotated[bool, switch("Run code that the record names; it gets all your rights.", "--own-code")]
 Jobs = Annotated[int, option("Runs at a time, each in a process; 1: one after the other.", "N", min=1)]
-Token = Annotated[
-    SomePath,
-    option("The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token.", "FILE"),
-]
+Token = Annotated[SomePath, option("The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token.", "FILE")]
 
 
 def _parse_hours(text: str) -> float:
@@ -83,8 +80,7 @@ class Options:
         None
     )
     budget: Annotated[
-        SomeText,
-        option("Time limit: time a round of every method, then run the cells that fit.", "8h"),
+        SomeText, option("Time limit: time a round of every method, then run the cells that fit.", "8h")
     ] = None
     dry_run: Annotated[bool, switch("Only show the planned runs, with their time and disk space.", "--dry-run")] = False
     jobs: Annotated[SomeInt, option("Most cells at a time.", "N", min=1)] = None
@@ -92,8 +88,7 @@ class Options:
     skip_unknown: Annotated[bool, switch("Leave out methods that this version lacks.", "--skip-unknown")] = False
     skip_failed: Annotated[bool, switch("Do not try failed cells again.", "--skip-failed")] = False
     other_code: Annotated[
-        bool,
-        switch("Go on although another version of the program began the run; the record says so.", "--other-code"),
+        bool, switch("Go on although another version of the program began the run; the record says so.", "--other-code")
     ] = False
     rerun_stale: Annotated[
         bool,
@@ -106,8 +101,7 @@ class Options:
     claims: Annotated[SomePath, option("Claims to judge, at most six (docs/metrics.md).", "FILE.yaml")] = None
     """None: the preset's or grid's own."""
     search: Annotated[
-        Literal["optuna"] | None,
-        option("Let Optuna suggest the tries of a search instead of the grid's own list."),
+        Literal["optuna"] | None, option("Let Optuna suggest the tries of a search instead of the grid's own list.")
     ] = None
     tries: Annotated[SomeInt, option("Number of suggested tries of every method.", min=1)] = None
     """None: as many as the grid lists."""
@@ -150,8 +144,7 @@ class NodeChoice:
     """Options that head and joining nodes of a cluster share; None: the default of this machine."""
 
     bind: Annotated[
-        SomeText,
-        option("Address of this machine for other nodes; default: that of the route to the head.", "ADDRESS"),
+        SomeText, option("Address of this machine for other nodes; default: that of the route to the head.", "ADDRESS")
     ] = None
     ports: Annotated[int, option("First of the 200 ports of this node's services and workers.", "FIRST")] = FIRST_PORT
     num_cpus: Annotated[SomeInt, option("Cores to offer; default: all within the container's quota.", min=0)] = None
@@ -162,8 +155,7 @@ class NodeChoice:
     ] = None
     token: Token = None
     insecure: Annotated[
-        bool,
-        switch("Use no token: everybody who reaches this machine's ports may run programs on it.", "--insecure"),
+        bool, switch("Use no token: everybody who reaches this machine's ports may run programs on it.", "--insecure")
     ] = False
     temp_dir: Annotated[SomePath, option("Ray's sockets and logs; one for each node of a machine.", "DIR")] = None
     print_only: Annotated[bool, switch("Only print the command and its environment.", "--print")] = False
@@ -174,8 +166,7 @@ class StudyQuestion:
     """Options of `relief-ray plan-study`; differences in points of F1."""
 
     first: Annotated[
-        SomeText,
-        option("First method of the pair whose scatter is used; default: a claim's.", "METHOD"),
+        SomeText, option("First method of the pair whose scatter is used; default: a claim's.", "METHOD")
     ] = None
     second: Annotated[SomeText, option("Second method of the pair.", "METHOD")] = None
     figure: Annotated[str, option("Compared figure: f1, f1_rare, f1_own_sensors, ..", "FIGURE")] = "f1"
@@ -187,7 +178,6 @@ class StudyQuestion:
     ] = None
     setting: Annotated[SomeText, option("Part of the setting's name, of several.", "TEXT")] = None
     claims: Annotated[
-        int | None,
-        option("Number of claims that Holm corrects for; default: those of DIR, else 6.", min=1, max=6),
+        SomeInt, option("Number of claims that Holm corrects for; default: those of DIR, else 6.", min=1, max=6)
     ] = None
     power: Annotated[float, option("Wanted probability of finding it.", min=0.5, max=0.99)] = 0.8

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from actors.commands.study import claims_facts, claims_text, powers_of
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.places import address_of
+from actors.runtime.placement import cores_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import where_to_look
@@ -220,7 +221,7 @@ def end_of(plan: Plan) -> Result:
     if rows:
         lines += [line for sentence in verdicts for line in ("", filled(sentence))]
         lines += ["", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out)]
-    facts = _grid_facts(plan, states) | ({"verdicts": list(verdicts)} if is_judged else {})
+    facts = _grid_facts(plan, states) | ({"verdicts": verdicts} if is_judged else {})
     return Result([*lines, "", *next_steps(plan)], facts)
 
 
@@ -306,7 +307,7 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
         with ray_session(SessionOptions(address=address)):
             import ray
 
-            cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
+            cores = cores_of(ray.cluster_resources())
     return min(cores, jobs or cores)
 
 
@@ -319,9 +320,9 @@ def _axes_of(states: Sequence[State]) -> tuple[str, str]:
     )
 
 
-def _ranges(numbers: Sequence[int], head: str = "") -> str:
+def _ranges(numbers: list[int], head: str = "") -> str:
     """``0-3``, ``1, 5``; each with ``head`` before it."""
-    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{head}{numbers[0]}-{head}{numbers[-1]}"
     return ", ".join(f"{head}{n}" for n in numbers)
 

@@ -18,12 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from actors.commands.options import Options
-from actors.commands.plan_text import (
-    Forecast,
-    end_of,
-    planned,
-    status_of,
-)
+from actors.commands.plan_text import Forecast, end_of, planned, status_of
 from actors.commands.results import results_of
 from actors.commands.study import cannot_decide
 from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
@@ -504,7 +499,7 @@ def overruled_mode(spec: Spec, settings: Sequence[Setting], jobs: int | None) ->
     return str(mode) if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
-def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> tuple[Path, list[Setting]]:
+def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> tuple[Path, Sequence[Setting]]:
     """The folder to go on with, and the settings; a copy is fetched, and kept up to date from then on.
 
     ``out``: where a copy is brought; by default ``runs/`` and the last part of its URI.
@@ -518,7 +513,7 @@ def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> 
                 f"--out {out}: is for a copy at a URI, which is brought there; found the folder {target}, which is "
                 "gone on with where it lies; leave --out away"
             )
-        return Path(target), list(settings)
+        return Path(target), settings
     place = out or Path("runs") / target.rstrip("/").rpartition("/")[2]
     fetched = fetch(target, place)
     say(fetched.line(mask_text(target)))

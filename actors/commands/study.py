@@ -10,7 +10,7 @@ from typing import Any
 from actors.commands.options import StudyQuestion
 from actors.terminal.exit_codes import Result
 from relief_ray.records.cells import CLAIMS_FILE, MAX_CLAIMS, figure_named, figure_text, read_claims
-from relief_ray.report.claims import Registry, registry_of
+from relief_ray.report.claims import registry_of
 from relief_ray.report.frames import Cells, read_cells
 from relief_ray.report.power_analysis import ClaimPower, Scatter, claim_powers, scatter_of
 from relief_ray.report.statistics import ALPHA, Sides, detectable, pairs_needed, power, smallest_p
@@ -32,8 +32,8 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
         raise UserError("plan-study: expected folders of finished runs, or --sd POINTS, one of the two")
     if question.sd is not None:
         figure_named(question.figure, "--figure")
-    if question.sd is not None and question.sd <= 0:
-        raise UserError(f"--sd {question.sd:g}: expected points above 0")
+        if question.sd <= 0:
+            raise UserError(f"--sd {question.sd:g}: expected points above 0")
     cells = read_cells(folders) if folders else None
     question = _completed(question, folders, cells)
     scatter = None if cells is None else _scatter(cells, question)
@@ -48,12 +48,12 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Resu
 
 def _completed(question: StudyQuestion, folders: Sequence[Path], cells: Cells | None) -> StudyQuestion:
     """The question with the pair and the number of claims that the folders name, where the user named none."""
-    registry = registry_of(folders) if folders else Registry()
+    registry = registry_of(folders)
     claim = next((one for file in registry.files for one in file.claims.claims), None)
     ran = [] if cells is None else [name for name in cells.runs["method"].unique() if name != REFERENCE]
     usual = (claim.first, claim.second) if claim else (ran[0] if len(ran) == 1 else PROPOSED, REFERENCE)
     first, second = question.first or usual[0], question.second or usual[1]
-    return replace(question, first=first, second=second, claims=question.claims or registry.num_claims or MAX_CLAIMS)
+    return replace(question, first=first, second=second, claims=question.claims or registry.num_claims)
 
 
 def _scatter(cells: Cells, question: StudyQuestion) -> Scatter:
@@ -97,7 +97,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "power": power(units, asked, sd, alpha, sides),
         "pairs_needed": needed(asked),
         "pairs_needed_interval": interval and [needed(asked, end) for end in interval],
-        "data": [] if scatter is None else list(scatter.origins),
+        "data": [] if scatter is None else scatter.origins,
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
         "smallest_adjusted_p": smallest_p(units, sides, num_claims),
@@ -122,7 +122,7 @@ def _study_lines(question: StudyQuestion, scatter: Scatter | None, facts: Mappin
     lines = [
         head,
         f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
-        f"{_interval_text(scatter, facts)}.",
+        f"{_interval_text(facts)}.",
         "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
         f"Test: {sides}-sided, level 0.05 over {counted(facts['claims'], 'claim')} "
         "(the strictest step of Holm's correction), scatter "
@@ -145,12 +145,12 @@ def _number(pairs: object) -> str:
     return "more than 100,000" if pairs is None else str(pairs)
 
 
-def _interval_text(scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
+def _interval_text(facts: Mapping[str, Any]) -> str:
     """``; 41 to 389 do if the scatter is 3.7 or 11.4 points, its 95 % interval``, where it was taken from runs."""
-    if scatter is None or scatter.interval is None:
+    if facts["sd_interval"] is None:
         return ""
     low, high = map(_number, facts["pairs_needed_interval"])
-    ends = "{:.1f} or {:.1f}".format(*scatter.interval)
+    ends = "{:.1f} or {:.1f}".format(*facts["sd_interval"])
     return f"; {low} to {high} do if the scatter is {ends} points, the ends of its 95 % interval"
 
 

@@ -23,6 +23,7 @@ from relief_ray.studies.loop import rounds_to_do
 from relief_ray.studies.plan import State
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import use_threads
+from relief_ray.support.table import grouped
 
 Workload = str
 Key = tuple[Workload, str]
@@ -83,11 +84,16 @@ def _key(state: State) -> Key:
 
 def finished_rates(states: Iterable[State]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
-    groups: dict[Key, list[Rate]] = {}
-    for state in states:
-        if state.status == "done":
-            groups.setdefault(_key(state), []).append(measured(state.folder))
-    return {key: _mean(rates) for key, rates in groups.items()}
+    groups = grouped((_key(state), measured(state.folder)) for state in states if state.status == "done")
+    return {
+        key: Rate(
+            round_s=fmean(rate.round_s for rate in rates),
+            fixed_bytes=fmean(rate.fixed_bytes for rate in rates),
+            round_bytes=fmean(rate.round_bytes for rate in rates),
+            origin=counted(len(rates), "finished cell"),
+        )
+        for key, rates in groups.items()
+    }
 
 
 def measured(folder: Path) -> Rate:
@@ -99,15 +105,6 @@ def measured(folder: Path) -> Rate:
         round_s=sum(r.wall_s for r in rounds) / len(rounds),
         fixed_bytes=sum(sizes.values()),
         round_bytes=ledger / len(rounds),
-    )
-
-
-def _mean(rates: Sequence[Rate]) -> Rate:
-    return Rate(
-        round_s=fmean(rate.round_s for rate in rates),
-        fixed_bytes=fmean(rate.fixed_bytes for rate in rates),
-        round_bytes=fmean(rate.round_bytes for rate in rates),
-        origin=counted(len(rates), "finished cell"),
     )
 
 
@@ -176,9 +173,8 @@ def probe(config: ExperimentConfig) -> Rate:
         return replace(rate, start_s=start_s, fixed_bytes=fixed_bytes, origin=origin, warnings=setup.warnings)
 
 
-def estimates(states: Iterable[State], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+def estimates(states: Sequence[State], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
-    states = list(states)
     known = {**probed, **finished_rates(states)}
     first: dict[Workload, tuple[str, Rate | UserError]] = {}
     for (work, label), rate in known.items():
@@ -219,7 +215,7 @@ def fitting(todo: Iterable[State], known: Mapping[str, Estimate], core_s: float)
     return chosen
 
 
-def head_of(todo: Sequence[State], known: Mapping[str, Estimate], wall_s: float) -> list[State]:
+def head_of(todo: list[State], known: Mapping[str, Estimate], wall_s: float) -> list[State]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].name].first_s
-    return list(todo[:1]) if first_s is not None and first_s <= wall_s else []
+    return todo[:1] if first_s is not None and first_s <= wall_s else []

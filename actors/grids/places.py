@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.cluster.survey import Bundle, is_placed
-from actors.runtime.placement import GRAIN, Nodes, plan_actors, plan_packed, shortage
+from actors.runtime.placement import GRAIN, Nodes, cores_of, plan_actors, plan_packed, shortage
 from actors.runtime.session import SessionOptions, total_of
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
@@ -122,7 +122,7 @@ def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
     inline = [_is_inline(bundles) for bundles in trials]
     if nodes.number == 1:
         return "one node: a process for each cell" if all(inline) else "one node: hosts for each cell, as configured"
-    all_nodes = f"{nodes.number} nodes, {counted(nodes.cores, 'core')}"
+    all_nodes = f"{nodes.number} nodes, {counted(cores_of(nodes.total), 'core')}"
     if all(inline):
         return (
             f"{all_nodes}, runtime.mode=inline: all cells run on this node, the others stay idle; "

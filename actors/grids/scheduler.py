@@ -66,14 +66,7 @@ def _stop_file(loop: Loop) -> Path:
     return loop.plan.out.absolute() / STOP_FILE
 
 
-def side_by_side(
-    loop: Loop,
-    jobs: int | None,
-    *,
-    dashboard: bool = False,
-    other_code: bool = False,
-    lost: Say | None = None,
-) -> None:
+def side_by_side(loop: Loop, jobs: int | None, *, dashboard: bool, other_code: bool, lost: Say | None) -> None:
     """Compute a loop's cells as trials of Ray Tune, on a local Ray or on the cluster that was named.
 
     Errors are kept in the cells' folders and stop no other cell.
@@ -83,7 +76,7 @@ def side_by_side(
         jobs: most cells at a time; None: as many as there are places.
         dashboard: open Ray's dashboard with a local cluster.
         other_code: go on with runs that another program began.
-        lost: hears, in another thread, where Ray does not answer any more.
+        lost: hears, in another thread, where Ray does not answer any more; None: nobody.
 
     Raises:
         UserError: the cluster cannot be joined or is too small, or a finished run is of other data.

@@ -19,7 +19,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from relief_ray.config.experiment import Choice, ExperimentConfig, assign, read_settings
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
@@ -37,6 +37,7 @@ from tune_configs.search import Frozen, Place, Tuned, place_of
 if TYPE_CHECKING:
     import optuna
 
+T = TypeVar("T")
 _RANDOM_FIRST = 5
 # How often it is asked for a try before one that it suggests again is taken for all there is.
 _MOST_ASKS = 20
@@ -80,7 +81,7 @@ def space_of(levels: Sequence[Level]) -> tuple[Dimension, ...]:
     return tuple(_dimension(unit, values, levels) for unit in units if unit)
 
 
-def _distinct(values: Sequence[object]) -> list[object]:
+def _distinct(values: Sequence[T]) -> list[T]:
     return [value for i, value in enumerate(values) if value not in values[:i]]
 
 
@@ -96,8 +97,8 @@ def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels
         if all(isinstance(v, int) for v in numbers):
             drawn = IntDistribution(int(low), int(high), log=log)
         return Dimension(name=name, key=unit[0], low=low, high=high, values=drawn)
-    chosen = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
-    choices = tuple(dict(c) for c in chosen if isinstance(c, dict))
+    tries = [{key: level.settings[key] for key in unit if key in level.settings} for level in levels]
+    choices = tuple(_distinct(tries))
     return Dimension(name=name, choices=choices, values=CategoricalDistribution(range(len(choices))))
 
 
@@ -123,7 +124,7 @@ class Sampler:
     space: tuple[Dimension, ...]
     tries: list[Level] = field(default_factory=list)
     _study: optuna.Study = field(init=False)
-    _trials: dict[str, list[optuna.Trial]] = field(init=False, default_factory=dict)
+    _trials: dict[str, list[optuna.Trial]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open a study in memory."""

@@ -68,8 +68,7 @@ class Trial:
         """
         status, paused = self._run(worker_cache)
         facts: dict[str, object] = {"done": paused is None, "status": status}
-        metrics = None if paused is None else paused.validation
-        if paused is not None and metrics is not None and metrics.headline is not None:
+        if paused is not None and (metrics := paused.validation) is not None and metrics.headline is not None:
             facts |= {ROUND: paused.round, F1: metrics.headline}
         return facts
 

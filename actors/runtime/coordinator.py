@@ -27,9 +27,8 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
-from relief_ray.plugins.blame import blamed
+from relief_ray.plugins.blame import naming_users_code
 from relief_ray.records.schema import Facts, RunRecord
-from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 
 _MAX_VOID_RETRIES = 2
@@ -168,31 +167,19 @@ class Coordinator:
         Raises:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
-        try:
-            with errno_travels():
-                setup = serialization.get(request.setup)
-                use_threads(setup.job.num_threads)
-                self._notes, self._path = [], request.path
-                return run_on_workers(
-                    setup, request.path, request.group, request.options, lambda: self._stopping, self._notes.append
-                )
-        except (UserError, RoundVoid, FloatingPointError):  # these pass in one process too (``naming_users_code``)
-            raise
-        except Exception as error:
-            # The traceback, which says whose code it was, does not travel either.
-            theirs = blamed(error)
-            if theirs is None or theirs is error:
-                raise
-            raise theirs from error
+        # An error's traceback, which says whose code it was, and its cause do not travel.
+        with naming_users_code(), errno_travels():
+            setup = serialization.get(request.setup)
+            use_threads(setup.job.num_threads)
+            self._notes, self._path = [], request.path
+            return run_on_workers(
+                setup, request.path, request.group, request.options, lambda: self._stopping, self._notes.append
+            )
 
     @ray.method(concurrency_group="control")
     def progress(self, num_notes: int = 0) -> Progress:
         """All notes but the first ``num_notes``, and what is going on; answered during a round."""
-        return Progress(
-            path=self._path,
-            notes=tuple(self._notes[num_notes:]),
-            place=(os.getpid(), driver_node()),
-        )
+        return Progress(path=self._path, notes=tuple(self._notes[num_notes:]), place=(os.getpid(), driver_node()))
 
     @ray.method(concurrency_group="control")
     def stop(self) -> None:

@@ -103,11 +103,10 @@ def raise_cause(error: RayTaskError, where: str) -> NoReturn:
 # What Ray writes where its own memory monitor ended a process. Its text on any other death lists the kernel's
 # out-of-memory killer among things that may have happened, which shows nothing.
 _BY_RAY: Final = ("OutOfMemoryError", "NODE_OUT_OF_MEMORY", "node running low on memory")
-_COUNTERS: Final = Path("/proc/vmstat")
 _MAX_TAIL = 3
 
 
-def count_kills(counters: Path = _COUNTERS) -> int | None:
+def count_kills(counters: Path = Path("/proc/vmstat")) -> int | None:
     """Processes that the kernel's out-of-memory killer has ended on this node since it started; None: not counted."""
     counted = re.search(r"^oom_kill (\d+)$", text_in(counters), flags=re.M)
     return int(counted[1]) if counted else None
@@ -199,7 +198,7 @@ def _look(thread: int, key: bytes, least_s: float, is_over: threading.Event) -> 
     left, wait_s = b"", _LOOK_AFTER * least_s
     while not is_over.wait(wait_s):
         frame = sys._current_frames().get(thread)
-        line = ((line_running(frame) if frame is not None else None) or "").encode()
+        line = ((frame and line_running(frame)) or "").encode()
         if line != left:
             left = line
             _leave(key, line)

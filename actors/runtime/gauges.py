@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
@@ -48,13 +47,13 @@ def num_stragglers(record: RoundRecord, clock: str) -> int:
 def figures(record: RoundRecord, clock: str) -> dict[str, float]:
     """A round's figures by name; F1 only where the round was evaluated."""
     totals = record.totals[clock]
-    values = {
-        "round": float(record.round),
+    values: dict[str, float] = {
+        "round": record.round,
         "simulated_seconds": totals.time_s,
         "energy_joules": totals.energy_j,
-        "bytes_up": float(totals.bytes_up),
-        "bytes_down": float(totals.bytes_down),
-        "stragglers": float(num_stragglers(record, clock)),
+        "bytes_up": totals.bytes_up,
+        "bytes_down": totals.bytes_down,
+        "stragglers": num_stragglers(record, clock),
     }
     if (f1 := headline_f1(record)) is not None:
         values["f1"] = f1
@@ -78,16 +77,20 @@ def boards(record: RoundRecord) -> dict[str, dict[str, float]]:
 
 def cells_by_state(view: View) -> dict[str, int]:
     """Number of a grid's cells in each state; every cell is in one."""
-    states = {"done": view.num_done, "failed": view.num_failed, "stopped": view.num_stopped}
-    states["running"] = len(view.running)
+    states = {
+        "done": view.num_done,
+        "failed": view.num_failed,
+        "stopped": view.num_stopped,
+        "running": len(view.running),
+    }
     return states | {"waiting": view.num_cells - sum(states.values())}
 
 
-def gauges(labels: tuple[str, ...], given: Mapping[str, str]) -> dict[str, Gauge]:
+def gauges(labels: tuple[str, ...], given: dict[str, str]) -> dict[str, Gauge]:
     """The gauges with these labels, by name, at this process' node; ``given``: values of labels from now on."""
     made = {name: Gauge(f"relief_{name}", text, labels) for name, text in GAUGES[labels].items()}
     for gauge in made.values():
-        gauge.set_default_tags(dict(given))
+        gauge.set_default_tags(given)
     return made
 
 

@@ -55,6 +55,11 @@ class Placement:
     why: str
 
 
+def cores_of(resources: Resources) -> int:
+    """Whole cores of a node or a cluster, at least one."""
+    return max(1, int(resources.get("CPU", 1.0)))
+
+
 def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False, stack: int = 1) -> Placement:
     """One worker per core (or ``num_hosts``, which then share the cores); any client runs on any of them.
 
@@ -63,7 +68,7 @@ def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = Fal
     Raises:
         UserError: workers need a GPU and the cluster has none.
     """
-    cores = max(1, int(cluster.get("CPU", 1)))
+    cores = cores_of(cluster)
     number = num_hosts or (max(1, int(cluster.get("GPU", 0))) if needs_gpu and stack > 1 else cores)
     share, num_gpus = _share(cores, number), _gpu_share(number, cluster) if needs_gpu else 0.0
     workers = tuple(WorkerSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
@@ -122,8 +127,9 @@ def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Itera
         if not (gpus := int(node.get("GPU", 0))):
             continue
         workers = {device: min(number, _room_for(types.get(device, {}), node)) for device, number in clients.items()}
-        for device in (device for device, number in workers.items() if number):
-            per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
+        for device, number in workers.items():
+            if number:
+                per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
     return {device: _share(1.0, number) for device, number in per_gpu.items()}
 
 
@@ -192,7 +198,7 @@ def slots_per_node(nodes: Sequence[str], shared: bool) -> dict[str, int]:
     if shared:
         return dict.fromkeys(nodes, len(nodes))
     alive = _alive()
-    return {node: max(1, int(alive.get(node, {}).get("CPU", 1))) for node in nodes}
+    return {node: cores_of(alive.get(node, {})) for node in nodes}
 
 
 # The nodes of the cluster, and the one that the driver runs on: records are written there, work is done anywhere.
@@ -225,11 +231,6 @@ class Nodes:
     def number(self) -> int:
         """Nodes that are alive."""
         return len(self.each)
-
-    @property
-    def cores(self) -> int:
-        """Cores of all nodes together, at least one."""
-        return max(1, int(self.total.get("CPU", 1.0)))
 
 
 def driver_node() -> str:

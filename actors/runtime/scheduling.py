@@ -99,14 +99,14 @@ def merged_calls(
     worker's seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None
     where single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
     """
-    apart = [list(call) for call in single_calls(cut, slots, seconds)]
+    apart = single_calls(cut, slots, seconds)
     _, busiest_s = _spread(apart, slots, seconds)
     if busiest_s > LONG_S:
         return None
     least_s = (1 - LEAST_GAIN) * (busiest_s + CALL_S * len(apart) + _answers_s(apart, nbytes))
     best = None
     for level in range((len(cut) - 1).bit_length() + 1):
-        runs = [list(cut[i : i + (1 << level)]) for i in range(0, len(cut), 1 << level)]
+        runs = [cut[i : i + (1 << level)] for i in range(0, len(cut), 1 << level)]
         workers, longest_s = _spread(runs, slots, seconds)
         expected_s = longest_s + CALL_S * len(workers) + _answers_s(runs, nbytes)
         if expected_s < least_s:
@@ -125,7 +125,7 @@ def _sum(piece: Piece, seconds: Mapping[ClientId, float]) -> float:
 
 
 def _spread(
-    runs: Sequence[list[Piece]], slots: int, seconds: Mapping[ClientId, float]
+    runs: Sequence[Sequence[Piece]], slots: int, seconds: Mapping[ClientId, float]
 ) -> tuple[list[list[Piece]], float]:
     """Longest first, each to the worker with the least so far: those with any, and the busiest one's seconds."""
     workers: list[list[Piece]] = [[] for _ in range(slots)]

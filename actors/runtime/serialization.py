@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WithSources(Generic[T]):
+class WithSources:
     """A pickled value and the files that it takes to read it."""
 
     modules: tuple[str, ...]
@@ -58,7 +58,7 @@ def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
     files = sources(modules)
     if not files:
         return ray.put(value)
-    with_sources: WithSources[T] = WithSources(modules=modules, files=files, body=cloudpickle.dumps(value))
+    with_sources = WithSources(modules=modules, files=files, body=cloudpickle.dumps(value))
     return cast("ray.ObjectRef[T]", ray.put(with_sources))
 
 

@@ -101,18 +101,17 @@ def _run_on_ray(
 
     kept = worker_cache or WorkerCache(path.resolve().name)
     finished = False
-    note, should_stop = hooks.on_note, hooks.should_stop
     is_here = hooks.on_round is not None or _rounds_are_here(setup, options)
     try:
         # First of all: its process has the most to import, and all start at the same time.
         coordinator = None if is_here else kept.coordinator()
         group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
         if is_here:
-            run = run_on_workers(setup, path, group, options, should_stop, note, hooks.on_round)
+            run = run_on_workers(setup, path, group, options, hooks.should_stop, hooks.on_note, hooks.on_round)
         else:
             setup_ref = serialization.put(setup, setup.job.modules)
             request = RunRequest(setup=setup_ref, path=path.resolve(), group=group, options=options)
-            run = follow(coordinator, request, note, should_stop)
+            run = follow(coordinator, request, hooks.on_note, hooks.should_stop)
         finished = run.status == "done" or hooks.is_paused()
         return run
     finally:

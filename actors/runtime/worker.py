@@ -97,7 +97,7 @@ class TrainRequest:
     """Assignments of consecutive clients, each part within one block of the reduction."""
     states: States
     """Committed personal state of the clients that have one."""
-    whole_blocks: tuple[tuple[int, ...], int] | None = None
+    whole_blocks: tuple[tuple[int, ...], int] | None
     """Where the parts are complete blocks, their ascending numbers and the number of all blocks."""
     least_s: float | None = None
     """Seconds for which the worker is not ended; None: for ever."""
@@ -323,10 +323,7 @@ def added_up(
         packs = ray.get(list(addends), timeout=wait_s)
     except RayError:
         return None
-    parts: list[Sums] = []
-    for packed in packs:
-        sent: SentSums = unpack(packed)
-        parts += [decoded(sums, layout) for sums in sent]
+    parts = [decoded(sums, layout) for packed in packs for sums in unpack(packed)]
     if are_blocks:
         return pack((merge_blocks(parts),))
     running = Accumulator()

@@ -44,7 +44,7 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
     return [f"MLflow  {command}", f"        {PAGE}"] if is_ours else []
 
 
-def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str = "") -> list[str]:
+def export(config: TrackingConfig, run: Path, files: Sequence[Path], study: str) -> list[str]:
     """Copy files to a run in its store, where MLflow is wanted and installed; return a line why not, where it failed.
 
     ``study``: its name, to whose own run the files go, where ``run`` is a folder in that of the study. Credentials of a

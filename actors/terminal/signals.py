@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import FrameType
 from typing import NoReturn
 
 from actors.runtime.session import abandon
@@ -51,7 +51,7 @@ class _Ending:
     advice: str = "stopped; the same command does it again"
     at_s: float = math.inf
     is_unheard: bool = False
-    _thread: threading.Thread | None = field(default=None, repr=False)
+    _thread: threading.Thread | None = None
 
     def within(self, seconds: float, code: int) -> None:
         """End the process in so many seconds, unless it has ended by itself or an earlier end was set."""
@@ -151,7 +151,7 @@ class StopSignals:
     What the block raises once it was interrupted leaves it as ``Stopped`` with ``advice``, the line that resumes.
     """
 
-    def __init__(self, advice: str = "") -> None:
+    def __init__(self, advice: str) -> None:
         """Start without a signal."""
         self.code = 0
         self._advice, self._why, self._outside = advice, "", ""
@@ -210,9 +210,7 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._remember) for number in filter(_reacts_to, _CODES)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         if not self.code:

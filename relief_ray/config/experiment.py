@@ -275,10 +275,6 @@ class ExperimentConfig(FrozenConfig):
                 f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "
                 "mean of updates; set server.optimizer=none, or take a method that averages (fedavg, fedprox, relief)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _people_are_there(self) -> ExperimentConfig:
         if (people := self.fleet.people) and self.data.partition != "subject":
             raise ValueError(
                 f"fleet.types gives devices to the people {list(people)}, but data.partition = "
@@ -286,10 +282,6 @@ class ExperimentConfig(FrozenConfig):
             )
         if unknown := sorted(set(people) - set(known := self.data.spec().subjects)):
             raise ValueError(f"fleet.types: {self.data.name} has no people {unknown}, expected some of {list(known)}")
-        return self
-
-    @model_validator(mode="after")
-    def _reachable_is_enough(self) -> ExperimentConfig:
         if self.transfer.download == "reachable" and (reason := self.strategy.only_whole):
             raise ValueError(
                 f"transfer.download = 'reachable' with strategy {self.label()}: {reason}, expected 'whole'; set "
@@ -378,7 +370,7 @@ class ExperimentConfig(FrozenConfig):
             if type(known) is type(self.strategy)
             and (varied := known.model_dump(exclude_defaults=True)).items() <= chosen
         }
-        return max(fits, key=lambda name: fits[name])
+        return max(fits, key=fits.__getitem__)
 
 
 def _of_content(name: str, figures: Mapping[str, object]) -> dict[str, object]:

@@ -113,8 +113,7 @@ def _keys_of(section: Schema, sections: Mapping[str, Schema], prefix: str, of: s
             yield from _keys_of(below, sections, f"{path}.", of)
         else:
             schema = {"anyOf": kinds}
-            kind = in_words(schema)
-            yield Key(key=path, of=of, type=kind, default=default, meaning=_meaning(value), schema=schema)
+            yield Key(key=path, of=of, type=in_words(schema), default=default, meaning=_meaning(value), schema=schema)
 
 
 def _meaning(schema: Schema) -> str:

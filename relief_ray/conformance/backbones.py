@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
+from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Rules, Verdict, judge
 from relief_ray.conformance.runner import Bench, Outcome, require_comes_back
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.codec import decode, encode
@@ -37,7 +37,7 @@ from relief_ray.training.inputs import lone_client, noise
 from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.trainer import Trainer
 
-BACKBONE_RULES: Mapping[str, Rule] = {
+BACKBONE_RULES: Rules = {
     "configuration": Rule(
         "its fields survive JSON and pickling, and build() returns a Backbone",
         "keep plain numbers, texts and tuples in fields; return relief_ray.models.backbone.Backbone(..)",

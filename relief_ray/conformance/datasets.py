@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from relief_ray.conformance.rules import Check, Rule, Verdict, judge
+from relief_ray.conformance.rules import Check, Rule, Rules, Verdict, judge
 from relief_ray.data.checks import (
     FIXES,
     Violation,
@@ -32,7 +32,7 @@ from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.support.errors import UserError, listed
 
-DATA_RULES: Mapping[str, Rule] = {
+DATA_RULES: Rules = {
     "description": Rule("the description agrees with itself", FIXES["description"]),
     "files": Rule(
         "every person's files are found, in one place",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import FunctionType, ModuleType
@@ -18,7 +18,7 @@ from relief_ray.conformance.rules import Broken
 from relief_ray.core.client import ClientContext, LocalStep
 from relief_ray.core.federated import Strategy
 from relief_ray.core.messages import Receipt, ServerState, Update
-from relief_ray.plugins.blame import PROJECT, settings_of_torch
+from relief_ray.plugins.blame import PROJECT, AnyFunction, settings_of_torch
 from relief_ray.plugins.contract import held, with_functions
 from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
@@ -33,11 +33,10 @@ def instrument(strategy: Strategy) -> Strategy:
     A call that violates one raises ``UserCodeFailed`` with the rule, or ``Broken``.
     """
     watched = with_functions(strategy, lambda name, function: held(name, partial(_watched, name, function)))
-    program = replace(watched.client, is_mean=is_mean_over_windows(strategy.client))
-    return replace(watched, client=program)
+    return replace(watched, client=replace(watched.client, is_mean=is_mean_over_windows(strategy.client)))
 
 
-def _watched(name: str, function: Callable[..., object], *arguments: object) -> object:
+def _watched(name: str, function: AnyFunction, *arguments: object) -> object:
     """Call a function and check that it changes neither its inputs nor the global random generators."""
     before, generators = _inputs_sha256(arguments), _generators()
     value = function(*arguments)
@@ -76,7 +75,7 @@ def _check_bytes(update: Update) -> None:
         Broken: rule ``bytes``.
     """
     receipt = update.receipt
-    least = sum(torch.unique(value).numel() * value.element_size() for value in receipt.stats.values())
+    least = sum(torch.unique(value).nbytes for value in receipt.stats.values())
     if receipt.bytes_up < least:
         raise Broken(
             "bytes",

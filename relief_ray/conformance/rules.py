@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from relief_ray.plugins.blame import blamed, text_of
-from relief_ray.support.errors import ClientFailed, UserCodeFailed, UserError
+from relief_ray.support.errors import ClientFailed, UserError
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 
@@ -37,7 +37,9 @@ class Rule(NamedTuple):
     """Remedy where it does not hold."""
 
 
-RULES: Mapping[str, Rule] = {
+Rules = Mapping[str, Rule]
+
+RULES: Rules = {
     "configuration": Rule(
         "its fields survive JSON and build() returns a Strategy",
         "keep plain numbers, texts and tuples in fields; let build() return rr.Strategy(..)",
@@ -123,7 +125,7 @@ class Verdict:
     found: str = ""
     has_remedy: bool = False
 
-    def fix(self, rules: Mapping[str, Rule]) -> str:
+    def fix(self, rules: Rules) -> str:
         """The rule's remedy; empty where ``found`` has a better one."""
         return "" if self.has_remedy else rules[self.rule].fix
 
@@ -196,9 +198,12 @@ def _broken_by(error: Exception, rules: tuple[str, ...]) -> Verdict:
     rule = getattr(error, "rule", "")
     rule = rule if rule in rules else rules[0]
     if isinstance(error, Broken):
-        return Verdict(rule=rule, status="broken", found=error.text, has_remedy=error.has_remedy)
-    if isinstance(error, UserError):
-        return Verdict(rule=rule, status="broken", found=str(error))
-    users: UserCodeFailed | None = blamed(error)
-    text = f"{type(error).__name__}: {text_of(error)}" if users is None else str(users).partition("\n")[0]
-    return Verdict(rule=rule, status="broken", found=text)
+        found = error.text
+    elif isinstance(error, UserError):
+        found = str(error)
+    elif users := blamed(error):
+        found = str(users).partition("\n")[0]
+    else:
+        found = f"{type(error).__name__}: {text_of(error)}"
+    has_remedy = isinstance(error, Broken) and error.has_remedy
+    return Verdict(rule=rule, status="broken", found=found, has_remedy=has_remedy)

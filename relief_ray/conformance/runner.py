@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
@@ -26,10 +26,10 @@ from relief_ray.config.experiment import ExperimentConfig, assign, parse, settin
 from relief_ray.conformance.instrumented import global_state, instrument, replaced
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
 from relief_ray.core.groups import GroupLayout, Params
-from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
+from relief_ray.core.messages import NO_STATE, Assignment, ClientState, Models, States, Trained
 from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.experiment.evaluation import evaluation_inputs, served
-from relief_ray.experiment.experiment import MakeExecutor, never, run_cell, same
+from relief_ray.experiment.experiment import MakeExecutor, Stop, never, run_cell, same
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, context_of, prepare
@@ -42,6 +42,9 @@ from relief_ray.support.files import sha256_file, sha256_of
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
+
+Array = NDArray[np.float32]
+Arrays = dict[str, Array]
 
 FAST_LINK = {"uplink_mbit_s": 8e4, "downlink_mbit_s": 8e4, "latency_s": 0.0}
 PROBLEM: Mapping[str, object] = {
@@ -102,7 +105,7 @@ class Bench:
         return outcome(path)
 
 
-def after_rounds(number: int | None) -> Callable[[], bool]:
+def after_rounds(number: int | None) -> Stop:
     """Return a function that asks to stop after so many rounds; None: never."""
     if number is None:
         return never
@@ -129,7 +132,7 @@ def outcome(path: Path) -> Outcome:
     return {"rounds": [comparable(record) for record in read_rounds(path)], "state": sha256_file(newest)}
 
 
-def models_of(path: Path) -> tuple[int, dict[str, NDArray[np.float32]]]:
+def models_of(path: Path) -> tuple[int, Arrays]:
     """Round of a run's newest checkpoint, and the values of the server's models in it by ``model/group``."""
     newest = checkpoint.generations(path)[0]
     arrays = safetensors.numpy.load_file(newest / checkpoint.STATE_FILE)
@@ -137,7 +140,7 @@ def models_of(path: Path) -> tuple[int, dict[str, NDArray[np.float32]]]:
     return checkpoint.round_of(newest), models
 
 
-def largest_gap(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+def largest_gap(x: Array, y: Array) -> float:
     """Largest difference of two values; infinite where the shapes differ."""
     if x.shape != y.shape:
         return float("inf")
@@ -289,9 +292,9 @@ class IsolationCheck(SerialExecutor):
     def train(
         self,
         round_: int,
-        models: Mapping[str, Params],
+        models: Models,
         tasks: Sequence[Assignment],
-        states: Mapping[ClientId, ClientState],
+        states: States,
     ) -> Trained:
         """Train one round.
 
@@ -303,9 +306,7 @@ class IsolationCheck(SerialExecutor):
             self._compare(round_, models, task, states)
         return super().train(round_, models, tasks, states)
 
-    def _compare(
-        self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
-    ) -> None:
+    def _compare(self, round_: int, models: Models, task: Assignment, states: States) -> None:
         theta, received = models[task.view], None
         if self._worker.job.trainer.wire.reachable:
             # Rows in place of absent sensors' networks came down: they are of the server's own model both times.
@@ -379,7 +380,7 @@ class ReferenceNumbers:
 
     machine: Machine
     sha256: str
-    values: Mapping[str, NDArray[np.float32]]
+    values: Mapping[str, Array]
 
 
 def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
@@ -433,6 +434,6 @@ def agreement(numbers: ReferenceNumbers, reference: ReferenceNumbers) -> Agreeme
     )
 
 
-def _relative(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+def _relative(x: Array, y: Array) -> float:
     """Largest difference over the largest value; infinite where shapes differ or a value is not finite."""
     return largest_gap(x, y) / (float(np.abs(y).max()) or 1.0) if np.isfinite(x).all() else float("inf")

@@ -15,13 +15,12 @@ from math import ceil, log10
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
-from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
-from relief_ray.conformance.runner import PROBLEM, after_rounds, check, largest_gap, models_of
+from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Rules, Verdict, judge
+from relief_ray.conformance.runner import PROBLEM, Arrays, after_rounds, check, largest_gap, models_of
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor, run_cell
@@ -97,10 +96,6 @@ class Conformance(Printed):
     def __bool__(self) -> bool:
         """Return whether no rule is broken."""
         return self.ok
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
 
 # What is judged, without verdicts, and the verdicts as they are reached; each takes up to minutes.
@@ -228,7 +223,7 @@ def _for_method(settings: Sequence[Setting], section: str = "strategy") -> list[
     return [s if s.path.partition(".")[0] in known else Setting(f"{section}.{s.path}", s.value) for s in settings]
 
 
-def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
+def line(verdict: Verdict, rules: Rules = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
     rule = rules[verdict.rule]
     if verdict.status == "kept":
@@ -251,7 +246,7 @@ def title_of(target: str, config: ExperimentConfig) -> str:
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
 STEPS: Mapping[str, object] = {"epochs": 2, "lr": 0.01, "batch_size": 4}
-_EQUALS_RULES: Mapping[str, Rule] = {
+_EQUALS_RULES: Rules = {
     "equals": Rule(
         "after every round its models are those of the other method",
         "compare the first round that differs: the tasks, the client's half, then the aggregation",
@@ -288,14 +283,13 @@ def _other_settings(config: ExperimentConfig, reference: ExperimentConfig) -> st
 
 
 _EQUALS_CHECKS = (Check(rules=("equals",), run=_equals),)
-_Models = dict[str, NDArray[np.float32]]
 # Share of the largest value up to which a difference is taken for rounding: some eight units in float32's last place.
 _ROUNDING = 1e-6
 
 
-def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
+def _rounds(config: ExperimentConfig, path: Path) -> dict[int, Arrays]:
     """The server's models after each round, by ``model/group``; the run stops after every round for it."""
-    states: dict[int, _Models] = {}
+    states: dict[int, Arrays] = {}
     status = ""
     while status != "done":
         status = run_cell(config, path, should_stop=after_rounds(1)).status
@@ -305,7 +299,7 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
 
 
 def _difference(
-    models: Mapping[int, _Models], expected: Mapping[int, _Models], other: str, within: float
+    models: Mapping[int, Arrays], expected: Mapping[int, Arrays], other: str, within: float
 ) -> tuple[str, str]:
     """Describe the first round in which the models differ by more than ``within``, and say what to do; empty: in none.
 

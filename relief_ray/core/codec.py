@@ -240,16 +240,12 @@ def _unfit(params: Params, decoded: Params, form: Format) -> str:
     """Which group has a value that ``form`` cannot hold, and the value; empty where all are finite."""
     for j, values in decoded.items():
         if not all_finite(values):
-            value = float(params[j][~params[j].isfinite()][0]) if not all_finite(params[j]) else _largest(params[j])
+            x = params[j]
+            value = float(x[x.abs().argmax()] if all_finite(x) else x[~x.isfinite()][0])
             largest = torch.finfo(torch.float32 if form == "int8" else _TYPES[form]).max
             why = f"is beyond {form}, whose largest value is {largest:g}"
             return f"group {j!r}: {value:g} {why if isfinite(value) else f'cannot be sent as {form}'}"
     return ""
-
-
-def _largest(values: Tensor) -> float:
-    """The value that is farthest from 0."""
-    return float(values[int(values.abs().argmax())])
 
 
 @dataclass(slots=True)
@@ -312,7 +308,7 @@ def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]
 def encode_rows(rows: Rows) -> bytes:
     """Encode one row of each stage's output, float32, by the stage's name."""
     header = _rows_header({name: row.numel() for name, row in rows.items()})
-    return b"".join((_ROWS, struct.pack("<I", len(header)), header, *(map(_bytes, rows.values()))))
+    return b"".join((_ROWS, struct.pack("<I", len(header)), header, *map(_bytes, rows.values())))
 
 
 def decode_rows(payload: bytes) -> dict[str, Tensor]:

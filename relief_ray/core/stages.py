@@ -149,7 +149,7 @@ def recomputed(
 
 def _downstream(stages: tuple[StageSpec, ...], first: Collection[str]) -> frozenset[str]:
     """The stages ``first`` and all that read from them."""
-    below: set[str] = set(first)
+    below = set(first)
     for stage in stages:
         if below & set(stage.inputs):
             below.add(stage.id)

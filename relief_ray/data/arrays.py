@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from relief_ray.data.checks import content_digest, refuse, spec_violations, violations_of_all, with_own_types
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
+from relief_ray.data.loader import DatasetSpec, Floats, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import MARKER, some_of
 from relief_ray.plugins.load import STORED
 from relief_ray.support.errors import UserError, listed, nearest, shown
@@ -94,10 +94,12 @@ def dataset(
     recordings = {}
     for number, person in zip(numbers, people, strict=True):
         rows = np.flatnonzero(subject == person)
-        bouts = bouts_of(codes[rows], stretch[rows], rows - np.arange(len(rows)))
-        facts = {"person": str(person)}
         recordings[number] = Recording(
-            subject=number, signal=signal[rows], labels=codes[rows], bouts=bouts, facts=facts
+            subject=number,
+            signal=signal[rows],
+            labels=codes[rows],
+            bouts=bouts_of(codes[rows], stretch[rows], rows - np.arange(len(rows))),
+            facts={"person": str(person)},
         )
     if samples:
         _refuse_overlap(recordings, samples)
@@ -214,9 +216,7 @@ def _columns(sensors: object, num_channels: int) -> dict[str, list[int]]:
     return columns
 
 
-def _finite(
-    values: _Any, columns: Mapping[str, list[int]], subject: _Any
-) -> tuple[NDArray[np.float32], dict[Any, tuple[str, ...]]]:
+def _finite(values: _Any, columns: Mapping[str, list[int]], subject: _Any) -> tuple[Floats, dict[Any, tuple[str, ...]]]:
     """The sensors' columns side by side as float32 (T, channels), and the sensors that people lack: all NaN there."""
     chosen = [column for own in columns.values() for column in own]
     sensor_of = np.repeat([*columns], [len(own) for own in columns.values()])

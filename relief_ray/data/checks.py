@@ -41,7 +41,6 @@ FIXES: Mapping[DataRule, str] = {
 _Found = Iterator[tuple[DataRule, str]]
 
 _SPEC: Final[TypeAdapter[DatasetSpec]] = TypeAdapter(DatasetSpec)
-_SPEC_FIELDS: Final = tuple(field.name for field in fields(DatasetSpec))
 _NAME: Final = re.compile(r"\w[\w-]*")
 _MIN_WINDOW = 8
 _SHOWN = 8
@@ -73,7 +72,7 @@ def in_words(violations: Iterable[Violation]) -> list[str]:
         alike.setdefault(violation.found, []).append(violation)
     lines = []
     for text, members in alike.items():
-        sums = [sum(numbers) for numbers in zip(*(violation.counts for violation in members), strict=True)]
+        sums = list(map(sum, zip(*(violation.counts for violation in members), strict=True)))
         whose = [violation.subject for violation in members if violation.subject is not None]
         shown = text.format(*sums) if sums else text
         lines.append(f"{several('subject', whose)}: {shown}" if whose else shown)
@@ -115,7 +114,7 @@ def with_own_types(spec: DatasetSpec) -> DatasetSpec:
     Raises:
         ValidationError: a field holds a value of another type.
     """
-    values = {key: getattr(spec, key) for key in _SPEC_FIELDS}
+    values = {field.name: getattr(spec, field.name) for field in fields(DatasetSpec)}
     return strictly(_SPEC, values, default=lambda value: getattr(value, "pattern", None) or numbers_or_text(value))
 
 

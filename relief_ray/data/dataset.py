@@ -186,7 +186,7 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
     }
 
 
-def _classes(spec: DatasetSpec, codes: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+def _classes(spec: DatasetSpec, codes: NDArray[np.integer[Any]]) -> Codes:
     """Class index of each row's code, ``NULL`` for codes that are no class."""
     index = np.full(codes.shape, NULL, np.int16)
     for position, code in enumerate(spec.labels):
@@ -248,7 +248,7 @@ def store(
             "parse_s": parse_s,
         }
         (part / _META).write_bytes(page(json.dumps(meta, sort_keys=True, default=numbers_or_text)))
-        if origin == "SYNTHETIC":
+        if synthetic:
             (part / MARKER).write_text(json.dumps({"origin": origin}))
 
 

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.checks import Violation, filled_text, in_words, length_violations, range_text, structure
 from relief_ray.data.config import DataConfig
@@ -23,7 +22,7 @@ from relief_ray.data.dataset import (
 from relief_ray.data.federated_data import Coverage, FederatedData, federate, num_clients
 from relief_ray.data.figures import SensorFigures
 from relief_ray.data.leakage import leak
-from relief_ray.data.loader import DatasetSpec, Floats, Recording
+from relief_ray.data.loader import DatasetSpec, Doubles, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out, left_out_text
 from relief_ray.data.registry import DATASETS, get_loader
 from relief_ray.data.source import ASSETS, Source, find_source, open_source
@@ -243,7 +242,7 @@ def _apart(values: Sequence[Sequence[float]], least: float) -> dict[int, float]:
     return apart
 
 
-def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: NDArray[np.float64]) -> Iterator[str]:
+def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: Doubles) -> Iterator[str]:
     """Activities of unusual length, and people with whom every activity is longer or shorter than with the others."""
     chosen = chosen_positions(config)
     yield from in_words(
@@ -339,7 +338,7 @@ def _of_windows(config: DataConfig, data: FederatedData, people: Sequence[Person
         yield from [f"no test window of {several('subject', without)}"] if without else []
 
 
-def activity_s(dataset: Dataset) -> NDArray[np.float64]:
+def activity_s(dataset: Dataset) -> Doubles:
     """Seconds of data by subject and class: (S, K), rows outside of bouts left out."""
     spec = dataset.spec
     rows = np.zeros((len(spec.subjects), len(spec.classes)))
@@ -393,7 +392,7 @@ def null_rows(dataset: Dataset) -> str:
     return said + (remedy if is_path(dataset.spec.name) else "")
 
 
-def _of_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> Iterator[str]:
+def _of_classes(dataset: Dataset, seconds: Doubles) -> Iterator[str]:
     """Classes with no or little data, then classes that only some subjects have."""
     spec, seen = dataset.spec, set(np.unique(dataset.labels).tolist())
     for i, (name, code, all_s) in enumerate(zip(spec.classes, spec.labels, seconds.sum(0).tolist(), strict=True)):
@@ -644,7 +643,7 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         "ranges": _ranges(dataset),
         "facts": {subject: dict(facts) for subject, facts in dataset.facts.items()},
         "windows": {
-            "train": sum(len(client) for client in data.clients),
+            "train": sum(map(len, data.clients)),
             "validation": len(data.validation),
             "test": len(data.test),
         },
@@ -660,6 +659,9 @@ def _ranges(dataset: Dataset) -> dict[str, dict[str, float]]:
     ranges = {}
     for name in dataset.spec.names:
         rows = [row for row in dataset.sensors if row["sensor"] == name]
-        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
-        ranges[name] = {"min": low, "max": high, "mean": float(np.mean([row["mean"] for row in rows]))}
+        ranges[name] = {
+            "min": min(row["low"] for row in rows),
+            "max": max(row["high"] for row in rows),
+            "mean": float(np.mean([row["mean"] for row in rows])),
+        }
     return ranges

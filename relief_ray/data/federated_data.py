@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
-from relief_ray.data.loader import DatasetSpec, Floats, Ints
+from relief_ray.data.loader import DatasetSpec, Doubles, Floats, Ints
 from relief_ray.data.partition import (
     Split,
     Starts,
@@ -36,7 +35,7 @@ _CHUNK = 1 << 16
 _RESOLUTION = 2.0**-24
 
 
-def _weighted_stats(signal: Floats, counts: Ints, columns: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weighted_stats(signal: Floats, counts: Ints, columns: slice) -> tuple[Doubles, Doubles]:
     """Population mean and standard deviation per channel over rows weighted by `counts`; two passes in float64."""
     rows = np.flatnonzero(counts)
     chunks = [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
@@ -206,7 +205,7 @@ def federate(
     """
     _check(dataset, config, owned)
     split, spec = split_windows(dataset, config, len(owned)), dataset.spec
-    starts = tuple(np.ascontiguousarray(table[:, 0]).tobytes() for table in split.train)
+    starts = tuple(table[:, 0].tobytes() for table in split.train)
     content = dataset.signal_path, dataset.signal_sha256, spec.columns(), spec.window, starts
     mean, std = _kept(*content, tuple(map(frozenset, owned)))
     absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if s in spec.lacks}

@@ -3,9 +3,8 @@
 from typing import Final, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec, Ints, Mask, Recording, bouts_where
+from relief_ray.data.loader import DatasetSpec, Doubles, Ints, Mask, Recording, bouts_where
 
 _STEP_QUANTILE: Final = 0.999
 # Where so many of the longest steps are apart from all others by this factor, they are no yardstick for themselves.
@@ -142,11 +141,11 @@ def _longest(mask: Mask, begins: Mask) -> int:
 
 def _level_share(is_level: Mask, begins: Mask, window: int) -> float:
     """Share of rows in stretches of at least a window that are level, in the worst column."""
-    lengths = (np.diff(own) for own in _stretches(is_level, begins))
+    lengths = map(np.diff, _stretches(is_level, begins))
     return max(int(own[own >= window].sum()) for own in lengths) / len(is_level)
 
 
-def _codes(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints) -> NDArray[np.float64]:
+def _codes(channel: Doubles, values: Doubles, times: Ints) -> Doubles:
     """Those of a channel's values that stand for "no reading"; ``times``: how often it has each, ascending values."""
     off = np.abs(values - np.median(channel))
     farthest = np.argsort(off)[: -_MOST_CODES - 2 : -1]
@@ -156,7 +155,7 @@ def _codes(channel: NDArray[np.float64], values: NDArray[np.float64], times: Int
     return values[farthest[: last[-1] + 1]] if len(last) else values[:0]
 
 
-def _usual(steps: NDArray[np.float64]) -> float:
+def _usual(steps: Doubles) -> float:
     """The yardstick of steps (ascending, above 0): their 99.9th percentile, of those below a gap near the top."""
     share, factor = _APART
     top = steps[int((1.0 - share) * len(steps)) :]
@@ -165,7 +164,7 @@ def _usual(steps: NDArray[np.float64]) -> float:
     return float(np.quantile(below, _STEP_QUANTILE, method="lower"))
 
 
-def _zero_rows(values: NDArray[np.float64], steps: NDArray[np.float64], begins: Mask, window: int) -> int:
+def _zero_rows(values: Doubles, steps: Doubles, begins: Mask, window: int) -> int:
     """Rows of (rows, channels) that stand for "no reading" by zeros.
 
     They come together in all channels, and by leaps: a coarse sensor has zeros in one of them more often, and comes to
@@ -181,7 +180,7 @@ def _zero_rows(values: NDArray[np.float64], steps: NDArray[np.float64], begins: 
     return number if has_leaps and recurs else 0
 
 
-def _cut(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints) -> float:
+def _cut(channel: Doubles, values: Doubles, times: Ints) -> float:
     """Share of readings at the ends of a channel where it is cut off, as a sensor does beyond its range; else 0."""
     if len(values) < _MANY_VALUES:
         return 0.0
@@ -191,13 +190,13 @@ def _cut(channel: NDArray[np.float64], values: NDArray[np.float64], times: Ints)
     return float(np.mean(np.any(often, axis=0))) if often else 0.0
 
 
-def _rounded(channel: NDArray[np.float64]) -> float:
+def _rounded(channel: Doubles) -> float:
     """Deviation of the rounding to float32 as a share of the channel's; 0 for whole numbers that float32 holds."""
     deviation, step = channel.std(), float(np.spacing(np.float32(np.abs(channel).max())))
     is_whole = step <= 1.0 and not (channel % 1.0).any()
     return 0.0 if is_whole or not deviation else step / 12**0.5 / float(deviation)
 
 
-def _pace(values: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
+def _pace(values: Doubles, steps: Doubles) -> float:
     spread = values.var(axis=0).sum() if len(values) else 0.0
     return float(np.sqrt((steps**2).mean() / spread)) if spread else 0.0

@@ -8,6 +8,7 @@ from relief_ray.data.federated_data import FederatedData
 from relief_ray.data.loader import Floats, Mask
 from relief_ray.data.window_set import row_counts
 
+_Hashes = NDArray[np.uint64]
 # Rows in sequence that count as a copy where they occur twice.
 _COPIED_ROWS = 16
 _ROWS_AT_ONCE = 1 << 16
@@ -44,13 +45,13 @@ def leak(config: DataConfig, data: FederatedData, signal: Floats, few: float = 0
     )
 
 
-def _occur(these: NDArray[np.uint64], those: NDArray[np.uint64]) -> Mask:
+def _occur(these: _Hashes, those: _Hashes) -> Mask:
     """Whether each of ``these`` hashes (n,) is among ``those`` (m,): as ``np.isin``, several times as fast.
 
     Tables of the hashes' first bits rule out nearly all that are not, so that few have to be compared.
     """
 
-    def may_occur(hashes: NDArray[np.uint64], among: NDArray[np.uint64]) -> Mask:
+    def may_occur(hashes: _Hashes, among: _Hashes) -> Mask:
         table = np.zeros(1 << _TABLE_BITS, dtype=bool)
         table[among >> np.uint64(64 - _TABLE_BITS)] = True
         return np.asarray(table[hashes >> np.uint64(64 - _TABLE_BITS)])
@@ -60,14 +61,14 @@ def _occur(these: NDArray[np.uint64], those: NDArray[np.uint64]) -> Mask:
     return found
 
 
-def _names(signal: Floats) -> NDArray[np.uint64]:
+def _names(signal: Floats) -> _Hashes:
     """A hash of each row, the same for the same values: (rows,)."""
     bits = (signal + np.float32(0.0)).view(np.uint32)  # -0 is 0
     names = bits.astype(np.uint64) @ _factors(signal.shape[1])
     return (names ^ (names >> np.uint64(32))) * _factors(1)
 
 
-def _factors(number: int) -> NDArray[np.uint64]:
+def _factors(number: int) -> _Hashes:
     return np.random.default_rng(number).integers(2**64, size=number, dtype=np.uint64) | np.uint64(1)
 
 

@@ -15,6 +15,7 @@ from relief_ray.plugins.load import is_path, is_stored
 from relief_ray.support.errors import UserError, listed
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Raw codes of classes, or class indices.
 Codes = NDArray[np.int16]

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.core.messages import apportion
 from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.loader import NULL, Codes, Ints, Mask
+from relief_ray.data.loader import NULL, Codes, Doubles, Ints, Mask
 from relief_ray.support.errors import Setting, UserError, counted, listed, several
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
@@ -45,7 +44,7 @@ from relief_ray.support.errors import Setting, UserError, counted, listed, sever
 
 
 Labels = Ints
-Shares = NDArray[np.float64]
+Shares = Doubles
 Counts = Ints
 
 # Shares are drawn again until there were so many gammas (about two seconds), but a few times in any case.
@@ -298,7 +297,7 @@ def training_positions(config: DataConfig) -> tuple[int, ...]:
 def chosen_positions(config: DataConfig) -> tuple[int, ...]:
     """Positions, among all the dataset's subjects, of those that take part."""
     subjects = config.spec().subjects
-    return tuple(subjects.index(subject) for subject in config.subject_ids())
+    return tuple(map(subjects.index, config.subject_ids()))
 
 
 def people_of(config: DataConfig, num_clients: int) -> tuple[int | None, ...]:
@@ -396,7 +395,7 @@ def _assign(bouts: Sequence[Table], cohorts: Sequence[Sequence[int]], num_client
     for table, clients in zip(bouts, cohorts, strict=True):
         for client, piece in zip(clients, np.array_split(table, len(clients)) if clients else (), strict=True):
             tables[client].append(piece)
-    return tuple(np.concatenate(pieces) for pieces in tables)
+    return tuple(map(np.concatenate, tables))
 
 
 def _most_clients(config: DataConfig, num_clients: int, room: Mapping[int, int]) -> int:

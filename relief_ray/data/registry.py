@@ -34,14 +34,14 @@ def get_loader(name: str) -> Loader:
         loader = load_own(import_path(name))
         refuse(f"data.name = {loader.spec.name!r}, its DatasetSpec", spec_violations(loader.spec))
         return loader
-    if name not in DATASETS and (hint := what_to_type(name, Loader)):
+    if name in DATASETS:
+        return DATASETS[name]
+    if hint := what_to_type(name, Loader):
         raise UserError(f"dataset {shown(name)} is unknown: {hint}")
-    if name not in DATASETS:
-        raise UserError(
-            f"dataset {shown(name)} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
-            "one of your own goes by its import path, my.module:LOADER, or is made of arrays by rr.dataset(..)"
-        )
-    return DATASETS[name]
+    raise UserError(
+        f"dataset {shown(name)} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
+        "one of your own goes by its import path, my.module:LOADER, or is made of arrays by rr.dataset(..)"
+    )
 
 
 def get_spec(name: str) -> DatasetSpec:

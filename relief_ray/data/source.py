@@ -52,19 +52,20 @@ def check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
     Bombs: over 5 GiB unpacked at a ratio over 100, a member over 2 GiB (0.5 GiB at such a ratio), too many members.
     """
-    if len(archive.infolist()) > MAX_MEMBERS:
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS:
         raise UserError(
-            f"{path}: {len(archive.infolist())} members, expected at most {MAX_MEMBERS}; archive refused as a zip bomb"
+            f"{path}: {len(members)} members, expected at most {MAX_MEMBERS}; archive refused as a zip bomb"
         )
-    for info in archive.infolist():
+    for info in members:
         _check_size(info, path)
         name = PurePosixPath(info.filename.replace("\\", "/"))
         if name.is_absolute() or ".." in name.parts or (name.parts and ":" in name.parts[0]):
             raise UserError(f"{path}: member {info.filename!r} points outside the archive's folder; archive refused")
         if stat.S_ISLNK(info.external_attr >> 16):
             raise UserError(f"{path}: member {info.filename!r} is a link, expected plain files; archive refused")
-    unpacked = sum(info.file_size for info in archive.infolist())
-    packed = max(1, sum(info.compress_size for info in archive.infolist()))
+    unpacked = sum(info.file_size for info in members)
+    packed = max(1, sum(info.compress_size for info in members))
     if unpacked > MAX_BYTES and unpacked > _MAX_RATIO * packed:
         raise UserError(
             f"{path}: {packed} bytes claim to unpack to {unpacked} (limits: ratio {_MAX_RATIO}, {MAX_BYTES} bytes); "

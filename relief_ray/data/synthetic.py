@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec, Ints
+from relief_ray.data.loader import DatasetSpec, Doubles, Ints
 from relief_ray.support.files import write_atomic
-
-Array = NDArray[np.float64]
 
 GRAVITY = 9.81
 _EARTH_UT = np.array([20.0, 0.0, -43.0])
@@ -42,7 +39,7 @@ class Person:
     pace: float
     gain: float
     rest_bpm: float
-    placements: tuple[Array, ...]
+    placements: tuple[Doubles, ...]
 
 
 MOTIONS: Mapping[str, Motion] = {
@@ -93,19 +90,19 @@ def make_person(rng: np.random.Generator, num_placements: int) -> Person:
     )
 
 
-def _rotation(angles: Sequence[float] | Array) -> Array:
+def _rotation(angles: Sequence[float] | Doubles) -> Doubles:
     """Rotation matrix (3, 3) from three angles about x, y, z."""
     (cx, cy, cz), (sx, sy, sz) = np.cos(angles), np.sin(angles)
     about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
     about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
     about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
-    turned: Array = about_z @ about_y @ about_x
+    turned: Doubles = about_z @ about_y @ about_x
     return turned
 
 
 def move(
     motion: Motion, person: Person, place: int, rows: int, rate_hz: int, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+) -> tuple[Doubles, Doubles, Doubles]:
     """Acceleration, rotation rate and field, (rows, 3) each, of one sensor during one bout."""
     time_s = np.arange(rows) / rate_hz
     drift = np.cumsum(rng.normal(0.0, 0.01 / np.sqrt(rate_hz), rows))
@@ -126,14 +123,14 @@ def move(
     return acc, gyro, (_field(heading, sway) + rng.normal(0.0, 0.5, (rows, 3))) @ turn.T
 
 
-def _field(heading: Array, sway: Array) -> Array:
+def _field(heading: Doubles, sway: Doubles) -> Doubles:
     """The Earth's field (rows, 3) seen by a sensor turned by heading about z and sway about x."""
     north, down = _EARTH_UT[0], _EARTH_UT[2]
     x, y = north * np.cos(heading), -north * np.sin(heading)
     return np.stack([x, y * np.cos(sway) - down * np.sin(sway), y * np.sin(sway) + down * np.cos(sway)], axis=1)
 
 
-def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int) -> Array:
+def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int) -> Doubles:
     """Beats per minute over a timeline of (motion, rows): first-order lag behind effort, in 35 s."""
     current, pieces = person.rest_bpm, []
     for motion, rows in timeline:
@@ -145,13 +142,13 @@ def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: 
     return np.concatenate(pieces)
 
 
-def ecg(bpm: Array, rate_hz: int, rng: np.random.Generator) -> Array:
+def ecg(bpm: Doubles, rate_hz: int, rng: np.random.Generator) -> Doubles:
     """Two leads (rows, 2): P, QRS and T waves once per beat, slow baseline, noise."""
     beat = np.cumsum(bpm / 60.0 / rate_hz) % 1.0
     waves = ((0.18, 0.12, 0.025), (0.3, 1.4, 0.012), (0.33, -0.35, 0.012), (0.55, 0.3, 0.05))
     trace = sum(height * np.exp(-0.5 * ((beat - centre) / width) ** 2) for centre, height, width in waves)
     baseline = 0.1 * np.sin(2 * np.pi * 0.2 * np.arange(len(bpm)) / rate_hz)
-    lead: Array = np.asarray(trace) + baseline
+    lead: Doubles = np.asarray(trace) + baseline
     return np.stack([lead, 0.6 * lead], axis=1) + rng.normal(0.0, 0.03, (len(bpm), 2))
 
 
@@ -167,7 +164,7 @@ def record(
     null_s: float,
     scale: float,
     rng: np.random.Generator,
-) -> tuple[Ints, Array, Array]:
+) -> tuple[Ints, Doubles, Doubles]:
     """Null, activity, null, ..., null, each varied by up to a tenth: codes (rows,), motion (rows, P, 9), bpm (rows,).
 
     Args:
@@ -189,7 +186,7 @@ def record(
     return np.repeat(order, rows), moving(timeline, person, spec.raw_rate_hz, rng), bpm
 
 
-def moving(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int, rng: np.random.Generator) -> Array:
+def moving(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int, rng: np.random.Generator) -> Doubles:
     """(rows, places, 9): acc, gyro, mag of every sensor over a timeline of (motion, rows)."""
     bouts = []
     for motion, rows in timeline:
@@ -198,7 +195,7 @@ def moving(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int,
     return np.concatenate(bouts)
 
 
-def write_table(path: Path, table: Array, formats: list[str], delimiter: str) -> None:
+def write_table(path: Path, table: Doubles, formats: list[str], delimiter: str) -> None:
     """A text table, in chunks; NaN spelt as in the originals; the file appears whole."""
 
     def chunks() -> Iterator[bytes]:

@@ -86,11 +86,11 @@ class WindowSet:
 
     def lacking(self) -> list[tuple[frozenset[str], Mask]]:
         """Each set of sensors that subjects of these windows lack, with their windows (n,); empty where nobody does."""
-        masks = [
-            (lacked, np.isin(self.subjects, [position for position, names in self.absent.items() if names == lacked]))
+        return [
+            (lacked, rows)
             for lacked in dict.fromkeys(self.absent.values())
+            if (rows := np.isin(self.subjects, [who for who, names in self.absent.items() if names == lacked])).any()
         ]
-        return [(lacked, rows) for lacked, rows in masks if rows.any()]
 
     def complete(self) -> "WindowSet":
         """The windows of subjects who have every sensor."""
@@ -104,9 +104,7 @@ class WindowSet:
         return [column for column in self.columns if column[0] in wanted]
 
     def _signal(self) -> Floats:
-        if self.rows is not None:
-            return self.rows
-        return open_signal(self.signal_path)
+        return open_signal(self.signal_path) if self.rows is None else self.rows
 
     def _block(self, view: Floats, first: int, stop: int) -> Floats:
         block = np.empty((len(self), stop - first, self.window), np.float32)

@@ -136,8 +136,8 @@ class CostPlanner:
     fleet: Fleet
     types: Mapping[str, DeviceType]
     model: TimeModel
-    engine: Engine = "naive"
-    batch_size: int = 32
+    engine: Engine
+    batch_size: int
 
     def load(self, client: ClientId, assignment: Assignment) -> Workload:
         """FLOPs and bytes of ``assignment`` for the client's windows and modalities."""
@@ -192,7 +192,7 @@ class CostConfig(FrozenConfig):
 
 
 # Added groups whose bytes Tables I and II add to FedAvg's: adapters (+6.7 %) and routers (+3.3 %).
-_ADDED_ROLES = frozenset({"connector", "router"})
+_ADDED_ROLES = ("connector", "router")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

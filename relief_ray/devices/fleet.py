@@ -243,11 +243,11 @@ def _row(name: str, figures: Mapping[str, Any], start: Mapping[str, Any], names:
         return strictly(DeviceType, {**start, **figures, "name": name})
     except ValidationError as error:
         fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"][:1])
-        if fault["type"] == "missing":
-            raise ValueError(f"fleet.types.{name} has no {key}, expected {_POSITIVE[key]}{names}") from error
         if fault["type"] == "value_error":
             raise fault["ctx"]["error"] from error
+        key = str(fault["loc"][0])
+        if fault["type"] == "missing":
+            raise ValueError(f"fleet.types.{name} has no {key}, expected {_POSITIVE[key]}{names}") from error
         raise ValueError(f"fleet.types.{name}.{key} = {value_text(figures[key])}: {_EXPECTED[key]}") from error
 
 
@@ -324,7 +324,7 @@ def device_types(config: FleetConfig) -> dict[str, DeviceType]:
     return types if config.gap is None else with_gap(types, config.gap)
 
 
-def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str = "") -> dict[str, int]:
+def _type_numbers(types: Mapping[str, DeviceType], number: int, dataset: str) -> dict[str, int]:
     """Clients of each type that has no ``people``, of ``number`` clients: counts first, the rest by shares.
 
     Raises:
@@ -475,7 +475,7 @@ def build_fleet(
         for n, (role, device, person) in enumerate(zip(roles, devices, persons, strict=True))
     )
     fleet = Fleet(clients=clients, modalities=tuple(modalities), types=tuple(types))
-    _check_owners(fleet, roles, [person for person in persons if person in lacks], lacks)
+    _check_owners(fleet, roles, persons, lacks)
     return fleet, types
 
 
@@ -513,7 +513,7 @@ def _check_owners(
     for modality in fleet.modalities:
         if not fleet.cohort(modality):
             row = {name: roles.count(name) for name in fleet.types}
-            without = [person for person in dict.fromkeys(persons) if person is not None and modality in lacks[person]]
+            without = [p for p in dict.fromkeys(persons) if p is not None and modality in lacks.get(p, ())]
             lacking = f"; lacking to {several('subject', without)}" if without else ""
             raise UserError(
                 f"no client owns modality {modality!r} (clients by sensor type: {row}{lacking}); give it to a type in "

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from time import monotonic
 
-from relief_ray.devices.power_sensors import Heat, Rail, RailReading, find_rails, heat, total_rails, was_throttled
+from relief_ray.devices.power_sensors import Heat, RailReading, find_rails, heat, total_rails, was_throttled
 
 PERIOD_S, _HEAT_PERIOD_S = 0.1, 1.0
 # Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.
@@ -51,7 +51,7 @@ class RailEnergy:
     peak_w: float | None = None
     energy_j: float | None = None
     dropped: float
-    why: str = ""
+    why: str
 
 
 def energy_of(
@@ -139,7 +139,7 @@ class PowerMeter:
 
     def by_rail(self) -> tuple[RailEnergy, ...]:
         """Each rail over the block."""
-        return tuple(self._rail(i, rail) for i, rail in enumerate(self.rails))
+        return tuple(map(self._rail, range(len(self.rails))))
 
     def total(self) -> RailEnergy | None:
         """The board over the block: its input rail, else the sum of all; None where it has no sensor.
@@ -152,7 +152,7 @@ class PowerMeter:
             return None
         places = [self.rails.index(rail) for rail in chosen]
         if len(places) == 1:
-            return replace(self._rail(places[0], chosen[0]), label="total", sensor=chosen[0].label)
+            return replace(self._rail(places[0]), label="total", sensor=chosen[0].label)
         stuck = [self.rails[i].label for i in places if self._stuck(i)]
         rows = [[sample.readings[i] for i in places] for sample in self.samples]
         watts = [None if stuck else _sum(row) for row in rows]
@@ -161,8 +161,9 @@ class PowerMeter:
         sensor = " + ".join(rail.label for rail in chosen)
         return self._energy("total", sensor, watts, doubts)
 
-    def _rail(self, index: int, rail: Rail) -> RailEnergy:
-        readings, stuck = [sample.readings[index] for sample in self.samples], self._stuck(index)
+    def _rail(self, index: int) -> RailEnergy:
+        rail, stuck = self.rails[index], self._stuck(index)
+        readings = [sample.readings[index] for sample in self.samples]
         watts = [None if place in stuck else r.watts for place, r in enumerate(readings)]
         why = _STUCK if stuck else next((r.why for r in reversed(readings) if r.why), "")
         return self._energy(rail.label, rail.sensor, watts, why)

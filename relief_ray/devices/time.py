@@ -343,7 +343,7 @@ def load_profile(path: Path) -> Profile:
         return Profile.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(map(str, first["loc"]))
         raise UserError(f"device profile {path}: {where} = {first['input']!r}: {first['msg']}") from error
 
 
@@ -372,7 +372,7 @@ def _find_clock(name: str) -> type[TimeModel] | TimeModel:
     if name in CLOCKS:
         return CLOCKS[name]
     if not is_path(name):
-        *others, last = (repr(known) for known in CLOCKS)
+        *others, last = map(repr, CLOCKS)
         raise UserError(
             f"{_KEY} = {shown(name)}: expected {', '.join(others)} or {last}{nearest(name, CLOCKS)}; "
             "one of your own goes by its import path, my.module:MyClock"

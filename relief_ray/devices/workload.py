@@ -114,12 +114,12 @@ class Footprint:
         kept_bytes: bytes per window held for the whole round; where that is too much, ``round`` is n E as well.
     """
 
-    forward: Mapping[Times, float] = field(default_factory=dict)
-    backward: Mapping[Times, float] = field(default_factory=dict)
-    group: float = 0.0
-    optimizer_flops: float = 0.0
-    runs: tuple[StageRun, ...] = ()
-    kept_bytes: float = 0.0
+    forward: Mapping[Times, float]
+    backward: Mapping[Times, float]
+    group: float
+    optimizer_flops: float
+    runs: tuple[StageRun, ...]
+    kept_bytes: float
 
     def workload(
         self,

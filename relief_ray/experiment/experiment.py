@@ -40,6 +40,8 @@ OnRound = Callable[[RoundRecord], None]
 
 MakeExecutor = Callable[[Job], Executor]
 
+Stop = Callable[[], bool]
+
 
 def never() -> bool:
     """Return False: the default of ``should_stop``."""
@@ -92,7 +94,7 @@ class Experiment:
             layout=setup.fedavg.counter.layout, name=setup.config.label(), missed=dict(point.tally.untrained)
         )
 
-    def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
+    def run(self, on_round: OnRound = ignore, should_stop: Stop = never) -> RunRecord:
         """Run the remaining rounds; stop between rounds when ``should_stop`` says so.
 
         Whatever it raises, ``run.json`` keeps the reason, and whom a void round lacked.
@@ -262,7 +264,7 @@ def run_opened(
     setup: Setup,
     path: Path,
     make_executor: MakeExecutor = SerialExecutor,
-    should_stop: Callable[[], bool] = never,
+    should_stop: Stop = never,
     *,
     on_round: OnRound = ignore,
     on_note: Callable[[str], None] = ignore,
@@ -293,7 +295,7 @@ def run_cell(
     config: ExperimentConfig,
     path: Path,
     make_executor: MakeExecutor = SerialExecutor,
-    should_stop: Callable[[], bool] = never,
+    should_stop: Stop = never,
     *,
     adapt: Callable[[Setup], Setup] = same,
 ) -> RunRecord:

@@ -290,7 +290,7 @@ def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: 
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
         return ENCODER, None
-    revision = setup.frozen.get("weights_revision")
+    revision = setup.job.frozen.get("weights_revision")
     return (config.weights, None) if revision is None else (hub_id(config.weights), str(revision))
 
 

@@ -106,9 +106,9 @@ def _refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
-    if differing_facts(run.backbone, setup.frozen):
+    if differing_facts(run.backbone, setup.job.frozen):
         raise UserError(
-            f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
+            f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.job.frozen)}; "
             "give backbone.weights the same files, or start a new run"
         )
     if calibration_of(setup) != run.calibration:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, starmap
 
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
@@ -283,7 +283,7 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         output=task.output,
         extra_flops=work.extra_flops,
         omit_absent=task.omit_absent,
-        probes=tuple(_probe(trial, num_windows) for trial, num_windows in receipt.probes),
+        probes=tuple(starmap(_probe, receipt.probes)),
     )
 
 
@@ -376,7 +376,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         fleet=to_jsonable_python({key: getattr(setup.fleet, key) for key in ("modalities", "types", "clients")}),
         budget=to_jsonable_python({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=calibration_of(setup),
-        backbone=dict(setup.frozen),
+        backbone=dict(setup.job.frozen),
         warnings=setup.warnings,
         data_warnings=setup.data_warnings,
         parent=parent,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from relief_ray.devices.fleet import DeviceType, build_fleet, device_types, with
 from relief_ray.devices.time import ClockContext, MeasuredClock, Profile, TimeModel, build_clocks, load_profile
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.kernels.library import require_library, why_missing
-from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
+from relief_ray.models.backbone import Backbone, BackboneNetwork, Facts, InputShape, build_verified
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra import with_extra_modules
@@ -297,7 +297,6 @@ class Setup(Planned):
         data: windows of all clients and parts.
         num_own_values: number of values of the plain backbone.
         start: initial parameters by group.
-        frozen: facts about the frozen part of the backbone.
         warnings: lines for the user.
         reference: FedAvg's round of all clients, by time model.
         rare: modalities of the smallest cohorts.
@@ -311,7 +310,6 @@ class Setup(Planned):
     data: FederatedData
     num_own_values: int
     start: Params
-    frozen: Mapping[str, str | int]
     warnings: tuple[str, ...]
     reference: dict[str, RoundCost]
     rare: tuple[str, ...]
@@ -361,14 +359,13 @@ def prepare(config: ExperimentConfig, purpose: Purpose = "run", engine: Engine |
         require_library()
     take_as_users(config.modules())  # those that a program of the user's passed as objects too
     dataset = open_dataset(config.data)
-    number = num_clients(dataset, config.data)
-    fleet, types = configured_fleet(config, number)
+    fleet, types = configured_fleet(config, num_clients(dataset, config.data))
     data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    place = str(dataset.source.path)
-    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data), data_folder=place)
+    oddities = data_warnings(dataset, config.data, data)
+    setup = replace(setup, data_warnings=oddities, data_folder=str(dataset.source.path))
     if config.strategy.pooled:
         return _pool_clients(setup)
     planned = PlannedRun(
@@ -428,20 +425,10 @@ def assemble(
     for name, function in metrics.items():  # a fault is told before the first round
         own_value(name, function, np.ones((backbone.shape.num_classes,) * 2, dtype=np.int64))
     return Setup(
-        config=config,
-        fleet=fleet,
-        types=types,
-        layout=model.layout,
-        strategy=model.strategy,
-        engine=engine,
-        planner=model.planner,
-        accountant=model.accountant,
-        fedavg=model.fedavg,
-        received=model.received,
+        **{field.name: getattr(model, field.name) for field in fields(Planned)},
         data=data,
         num_own_values=model.plain.layout.numel,
         start=backbone.params(),
-        frozen=backbone.facts,
         warnings=(
             *_warnings(backbone, config, engine),
             *foreign_profile(config, backbone.shape, model.accountant.clocks),
@@ -451,10 +438,10 @@ def assemble(
         metrics=metrics,
         build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
         job=Job(
-            build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),
+            build=partial(build_backbone, config, model.plain.shape, engine, model.additions),
             layout=model.layout,
-            trainer=trainer_config(config.training, model.engine, config.rounds, config.transfer.wire),
-            fleet=model.fleet,
+            trainer=trainer_config(config.training, engine, config.rounds, config.transfer.wire),
+            fleet=fleet,
             clients=data.clients,
             parts={part: getattr(data, part) for part in config.evaluation.parts},
             program=model.strategy.client,
@@ -465,8 +452,8 @@ def assemble(
             num_threads=config.runtime.num_threads,
             cache_mib=config.runtime.cache_mib,
             pairwise_every=config.record.pairwise_every,
-            frozen=dict(model.backbone.facts),
-            calibration=_calibration(model.backbone, data, model.streams),
+            frozen=dict(backbone.facts),
+            calibration=_calibration(backbone, data, model.streams),
             data=data.reference,
             device_by_host=config.device_by_host,
         ),
@@ -525,7 +512,7 @@ def build_backbone(
 
 
 def _build_network(
-    config: ExperimentConfig, shape: InputShape, additions: tuple[ExtraModule, ...], frozen: Mapping[str, str | int]
+    config: ExperimentConfig, shape: InputShape, additions: tuple[ExtraModule, ...], frozen: Facts
 ) -> BackboneNetwork:
     """Build the backbone for the server's own computations: same layout and function for every engine of workers."""
     same = build_verified(partial(build_backbone, config, shape, "naive", additions), frozen)
@@ -540,7 +527,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
 
 def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
     """Names of a part's subjects in the order of its confusion matrices."""
-    return [str(setup.data.spec.subjects[int(i)]) for i in sorted(set(windows.subjects.tolist()))]
+    return [str(setup.data.spec.subjects[i]) for i in np.unique(windows.subjects)]
 
 
 def deadline_s(setup: Setup) -> float | None:

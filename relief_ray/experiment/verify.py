@@ -8,7 +8,7 @@ the data the first people are parsed anew, for seconds at most.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from time import perf_counter
 
 from relief_ray.config.experiment import parse
 from relief_ray.data.dataset import parsed_anew
-from relief_ray.experiment.experiment import ignore, run_opened
+from relief_ray.experiment.experiment import Stop, ignore, run_opened
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import reason
@@ -36,7 +36,7 @@ _AFFORDABLE_S, _PARSING_S = 2.0, 1.0
 _COSTS = ("bytes_down", "bytes_up", "num_steps", "extra_flops")
 
 
-def verified(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool]) -> RunRecord:
+def verified(run: RunRecord, setup: Setup, folder: Path, stop: Stop) -> RunRecord:
     """Compute rounds of a finished run with a user's code once more (``runtime.verify_own``).
 
     Returns the record with what came of it, as ``run.json`` has it.
@@ -53,7 +53,7 @@ def verified(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool
         return opened.update(own_code=verdict, own_code_s=perf_counter() - began)
 
 
-def _verdict(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool]) -> str:
+def _verdict(run: RunRecord, setup: Setup, folder: Path, stop: Stop) -> str:
     """What differs, or that nothing does.
 
     Raises:

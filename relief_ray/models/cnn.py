@@ -18,7 +18,6 @@ from relief_ray.core.stages import RAW, Engine, StageSpec
 from relief_ray.models.backbone import (
     Backbone,
     BackboneConfig,
-    GroupParameters,
     InputShape,
     Stage,
     raw_windows,
@@ -26,6 +25,7 @@ from relief_ray.models.backbone import (
     seeded,
 )
 from relief_ray.models.fused import (
+    Gradients,
     KernelLinear,
     KernelSensor,
     KernelSum,
@@ -35,7 +35,7 @@ from relief_ray.models.fused import (
     kernel_conv2,
     time_major,
 )
-from relief_ray.models.stage import Computed, apart, in_order, trained_stage
+from relief_ray.models.stage import Computed, TrainedStage, apart, in_order, trained_stage
 
 # Backbone 1's encoders as matrix products: the same function and gradients, several times faster on a CPU.
 #
@@ -104,7 +104,7 @@ class _Activated(torch.autograd.Function):
         return _saved(ctx, *inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_BTO: Tensor) -> Gradients:
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
         return _gradients(ctx, x_BTK, weight_OK, torch.ops.aten.threshold_backward(grad_BTO, y_BTO, 0))
 
@@ -118,7 +118,7 @@ class _ActivatedPairs(torch.autograd.Function):
         return torch.add(pairs[:, :, 0], pairs[:, :, 1]).mul_(0.5).transpose(1, 2).flatten(1)
 
     @staticmethod
-    def backward(ctx: Any, grad_BF: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_BF: Tensor) -> Gradients:
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
         pairs = _pairs(y_BTO)
         halves = grad_BF.mul(0.5).view(len(grad_BF), len(weight_OK), pairs.shape[1]).transpose(1, 2).contiguous()
@@ -139,7 +139,7 @@ def _pairs(y_BTO: Tensor) -> Tensor:
     return y_BTO.view(len(y_BTO), y_BTO.shape[1] // 2, 2, y_BTO.shape[2])
 
 
-def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> Gradients:
     """Gradients of ``x W^T + b`` by ``x``, ``W`` and ``b``, None where not needed; ``grad``: (..., O)."""
     grad_RO = grad.reshape(-1, len(weight_OK))
     of_x, of_weight, of_bias = ctx.needs_input_grad
@@ -209,7 +209,7 @@ class CnnConfig(BackboneConfig):
         assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
         columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
         is_fused, bias = engine == "fused", nn.Parameter(fusion.bias.detach().clone())
-        parts: list[tuple[Stage, GroupParameters]] = []
+        parts: list[TrainedStage] = []
         joined: list[Stage] = []
         for i, (modality, channels) in enumerate(shape.channels):
             convs = _conv(self, channels, seed + 2 + i)
@@ -253,7 +253,7 @@ def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Co
 
 def _encoder(
     config: CnnConfig, modality: str, convs: tuple[nn.Conv1d, nn.Conv1d], engine: Engine
-) -> list[tuple[Stage, GroupParameters]]:
+) -> list[TrainedStage]:
     modules: tuple[nn.Module, nn.Module]
     pool: nn.Module = nn.Sequential(nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
     first, second = convs

@@ -15,7 +15,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraM
 from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
-from relief_ray.models.stage import Computed, apart, copied, trained_stage
+from relief_ray.models.stage import Computed, TrainedStage, apart, copied, trained_stage
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -340,12 +340,10 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
     sizes, sources = _widths(backbone, features), tuple(s.spec.id for s in features)
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
 
-    def added(
-        name: GroupId, build: Callable[[], nn.Module], role: Role, member: int | None = None
-    ) -> tuple[Stage, GroupParameters]:
+    def added(name: GroupId, build: Callable[[], nn.Module], role: Role, member: int | None = None) -> TrainedStage:
         return trained_stage(name, sources, _seeded_by_name(build, seed, name), role, member=member)
 
-    def adapter(name: GroupId, member: int | None = None) -> tuple[Stage, GroupParameters]:
+    def adapter(name: GroupId, member: int | None = None) -> TrainedStage:
         return added(name, lambda: _Adapter(width, connector.bottleneck), "connector", member)
 
     mixed = [adapter(connector.task(i), i) for i in tasks] + [adapter(connector.cross(i), i) for i in tasks[1:]]

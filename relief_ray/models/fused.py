@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import local
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ from relief_ray.support.errors import UserError
 # (the parameter) -> the numbers of its next step, and the moments that it keeps.
 TakeStep = Callable[[Tensor], tuple[Rule, Tensor | None, Tensor | None]]
 
-T = TypeVar("T")
+# Of a function's inputs; None where one needs none.
+Gradients = tuple[Tensor | None, ...]
 
 _MARGIN = 2
 _here = local()
@@ -117,10 +118,10 @@ def _linear_back(
     return None if dh is None else dh[:, :ins], dw
 
 
-def _once(backward: Callable[..., T]) -> Callable[..., T]:
+def _once(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """Refuse a second derivative: the gradients that the kernels give would count as constants in it."""
 
-    def first(*arguments: Any) -> T:
+    def first(*arguments: Any) -> Gradients:
         if torch.is_grad_enabled():
             raise UserError(
                 "training.engine = 'fused': no second derivatives, which this objective asks for (create_graph=True); "
@@ -146,7 +147,7 @@ class _First(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         x, y = ctx.saved_tensors
         inner = grad[:, _MARGIN:-_MARGIN].clone(memory_format=torch.contiguous_format)
         return None, *_conv1_back(inner, y, x, ctx.conv), None
@@ -162,7 +163,7 @@ class _Second(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         y1, y2 = ctx.saved_tensors
         dw, db, inner = _conv2_back(grad.contiguous(), y2, y1, ctx.conv, ctx.pooled, ctx.needs_input_grad[0])
         dy1 = None if inner is None else nn.functional.pad(inner, (0, 0, _MARGIN, _MARGIN))
@@ -179,7 +180,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         h, weight = ctx.saved_tensors
         grad = grad.contiguous()
         dh, dw = _linear_back(grad, h, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.take)
@@ -201,7 +202,7 @@ class _Sensor(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         x, y1, y2, features = ctx.saved_tensors
         of: KernelSensor = ctx.of
         block = of.block
@@ -225,7 +226,7 @@ class _Fuse(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         (y,) = ctx.saved_tensors
         masked, db = torch.empty_like(y), y.new_empty(y.shape[1])
         call("fuse_back", y.numel(), grad.contiguous(), y, masked)
@@ -246,7 +247,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         return ctx.saved_tensors[0] * grad, None
 
 

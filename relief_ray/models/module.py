@@ -62,8 +62,14 @@ class PlainBackbone(BackboneConfig):
         module = seeded(lambda: self.module(shape), seed)
         if not isinstance(module, nn.Module):
             raise UserError(f"module returned {shown(module)}, expected a torch.nn.Module")
-        parts = {"encoders": self.encoders_at, "fusion": self.fusion_at, "head": self.head_at}
-        return from_module(module, shape, by_sensor=self.by_sensor, **parts)
+        return from_module(
+            module,
+            shape,
+            encoders=self.encoders_at,
+            fusion=self.fusion_at,
+            head=self.head_at,
+            by_sensor=self.by_sensor,
+        )
 
 
 def from_module(
@@ -225,22 +231,21 @@ class _Draft:
                 "side by side, so that it is one shared group without a block per sensor; comparisons of blocks by "
                 "pairs are empty"
             )
-            self.add("fusion", tuple(features), _SideBySide("fusion", fusion), "fusion_b", None, None, group="fusion.B")
-            return "fusion"
-        if first.in_features != sum(widths):
+            inputs = tuple(features)
+            shared: nn.Module = _SideBySide("fusion", fusion)
+        elif first.in_features != sum(widths):
             raise UserError(
                 f"module: the fusion's first layer takes {first.in_features} features, the encoders give "
                 f"{' + '.join(map(str, widths))} = {sum(widths)}; make both agree"
             )
-        self.split.add(id(first.weight))
-        columns = torch.split(first.weight.detach(), widths, dim=1)
-        for m, feature, block in zip(self.shape.modalities, features, columns, strict=True):
-            self.add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
-        blocks, total = (
-            tuple(f"fusion.A.{m}" for m in self.shape.modalities),
-            FusionSum(first.bias, nn.Sequential(*rest)),
-        )
-        self.add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
+        else:
+            self.split.add(id(first.weight))
+            columns = torch.split(first.weight.detach(), widths, dim=1)
+            for m, feature, block in zip(self.shape.modalities, features, columns, strict=True):
+                self.add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
+            inputs = tuple(f"fusion.A.{m}" for m in self.shape.modalities)
+            shared = FusionSum(first.bias, nn.Sequential(*rest))
+        self.add("fusion", inputs, shared, "fusion_b", None, None, group="fusion.B")
         return "fusion"
 
     @contextmanager

@@ -131,6 +131,10 @@ class GroupParameters:
         )
 
 
+# A stage, and the one group that it owns.
+TrainedStage = tuple[Stage, GroupParameters]
+
+
 def trained_stage(
     name: str,
     inputs: tuple[str, ...],
@@ -147,7 +151,7 @@ def trained_stage(
     pool: nn.Module | None = None,
     step_bytes: int = 0,
     takes_single_rows: bool = False,
-) -> tuple[Stage, GroupParameters]:
+) -> TrainedStage:
     """A stage and the one group that it owns, called as the stage unless ``group`` names it.
 
     ``of``: the tensors of the group, or the module that has them; by default all of ``module``, in its order. Their
@@ -169,7 +173,7 @@ def trained_stage(
     return stage, owned
 
 
-def apart(parts: Iterable[tuple[Stage, GroupParameters]]) -> tuple[list[Stage], list[GroupParameters]]:
+def apart(parts: Iterable[TrainedStage]) -> tuple[list[Stage], list[GroupParameters]]:
     """The stages of ``trained_stage``, and the groups."""
     pairs = list(parts)
     return [stage for stage, _ in pairs], [group for _, group in pairs]

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import NoReturn, TypeVar
 
+from relief_ray.core.federated import RoundVoid
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, listed, plain, shown
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
@@ -37,6 +38,7 @@ INTACT = "; what was recorded before it is intact"
 # Beginning of pydantic's message on a field without an annotation: a new one, or one of a base class.
 _UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field '(?=.* by a non-annotated))(\w+)")
 T = TypeVar("T")
+AnyFunction = Callable[..., object]
 
 
 class ContractViolated(UserCodeFailed):
@@ -141,6 +143,24 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
     )
 
 
+@contextmanager
+def naming_users_code() -> Iterator[None]:
+    """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
+
+    Raises:
+        UserCodeFailed: function, file and line of such an error.
+    """
+    try:
+        yield
+    except (UserError, RoundVoid, FloatingPointError):
+        raise
+    except Exception as error:
+        theirs = blamed(error)
+        if theirs is None or theirs is error:
+            raise
+        raise theirs from error
+
+
 def reason(error: BaseException) -> str:
     """Say why something failed: bad input in its own words, a user's error by file and line, all else by its kind."""
     if isinstance(error, UserError):
@@ -192,7 +212,7 @@ def call_users(function: Callable[..., T], *arguments: object) -> T:
         raise UserCodeError(str(users)) from error
 
 
-def users_function(function: object) -> Callable[..., object] | None:
+def users_function(function: object) -> AnyFunction | None:
     """The function itself, or the first one that ``functools.partial`` binds to it, that is defined outside of here.
 
     None: it is all this project's.
@@ -206,12 +226,12 @@ def users_function(function: object) -> Callable[..., object] | None:
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def with_line(function: Callable[..., object], text: str) -> str:
+def with_line(function: AnyFunction, text: str) -> str:
     """``text``, then file, line and name of a user's function, and who has to mend it."""
     return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
 
 
-def refuse_other_arguments(function: Callable[..., object], step: str, *names: str) -> None:
+def refuse_other_arguments(function: AnyFunction, step: str, *names: str) -> None:
     """Check that a user's function can be called with so many arguments; ``names``: what they are.
 
     Raises:
@@ -284,7 +304,7 @@ def settings_of_torch() -> dict[str, object]:
 
 
 def require(
-    function: Callable[..., object],
+    function: AnyFunction,
     step: str,
     expected: str,
     check: Callable[..., str],
@@ -370,7 +390,7 @@ def is_library(file: str) -> bool:
     return file.startswith("<") or bool(INSTALLED & set(path.parts)) or any(r in path.parents for r in _PYTHON)
 
 
-def _line_of(function: Callable[..., object]) -> str:
+def _line_of(function: AnyFunction) -> str:
     """File, line and name of a function, also of one that ``functools.partial`` has bound."""
     while isinstance(function, partial):
         function = function.func

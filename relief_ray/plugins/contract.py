@@ -51,10 +51,9 @@ from relief_ray.core.messages import (
     Work,
 )
 from relief_ray.core.protocols import Explanation
-from relief_ray.plugins.blame import called, require, users_function
+from relief_ray.plugins.blame import AnyFunction, called, require, users_function
 from relief_ray.support.errors import kind_in_words, shown
 
-_Function = Callable[..., object]
 _Check = Callable[..., str]
 _SECONDS = tuple(field.name for field in fields(StageTimes))
 _SELECTIONS = ("down", "train", "up", "keep")
@@ -138,28 +137,25 @@ def _first_no_number(values: object) -> str:
 
 
 def _flow_violation(who: str, task: Assignment, layout: GroupLayout) -> str:
-    lacking = [j for j in task.train if not _is_within(layout, j, task.train, (task.down, task.keep))]
-    if lacking:
-        return f"{who} trains what it neither receives (down) nor keeps: {', '.join(_in_order(lacking, layout))}"
-    lacking = [j for j in task.up if not _is_within(layout, j, task.up, (task.train,))]
-    return f"{who} sends up what it does not train: {', '.join(_in_order(lacking, layout))}" if lacking else ""
+    if lacking := _beyond(layout, task.train, task.down, task.keep):
+        return f"{who} trains what it neither receives (down) nor keeps: {', '.join(lacking)}"
+    lacking = _beyond(layout, task.up, task.train)
+    return f"{who} sends up what it does not train: {', '.join(lacking)}" if lacking else ""
 
 
-def _in_order(groups: Iterable[GroupId], layout: GroupLayout) -> list[GroupId]:
-    """The groups in storage order."""
-    chosen = set(groups)
-    return [j for j in layout.ids if j in chosen]
-
-
-def _is_within(layout: GroupLayout, group: GroupId, inner: Selection, outer: Sequence[Selection]) -> bool:
-    """Whether the part of a group lies within what the ``outer`` selections have of it together."""
-    parts = [selection[group] for selection in outer if group in selection]
-    if any(part.whole or part == inner[group] for part in parts):
-        return True
-    mask = torch.zeros(layout[group].numel, dtype=torch.bool)
-    for part in parts:
-        mask[layout.indices(group, part)] = True
-    return bool(mask[layout.indices(group, inner[group])].all())
+def _beyond(layout: GroupLayout, inner: Selection, *outer: Selection) -> list[GroupId]:
+    """Groups of ``inner``, in storage order, of which it has more than the ``outer`` selections together."""
+    beyond = []
+    for j in (j for j in layout.ids if j in inner):
+        parts = [selection[j] for selection in outer if j in selection]
+        if any(part.whole or part == inner[j] for part in parts):
+            continue
+        mask = torch.zeros(layout[j].numel, dtype=torch.bool)
+        for part in parts:
+            mask[layout.indices(j, part)] = True
+        if not mask[layout.indices(j, inner[j])].all():
+            beyond.append(j)
+    return beyond
 
 
 def _state_violation(state: ServerState, layout: GroupLayout) -> str:
@@ -485,8 +481,7 @@ def _bytes_violation(sent: Update, made: Update) -> str:
 
 def _values_violation(sent: Update) -> str:
     """Name of the first part of an update with NaN or infinity; empty where all are finite."""
-    parts = (("delta", sent.delta), ("stats", sent.receipt.stats), ("state", sent.state))
-    for name, values in parts:
+    for name, values in (("delta", sent.delta), ("stats", sent.receipt.stats), ("state", sent.state)):
         for key, value in values.items():
             if value.is_floating_point() and not all_finite(value):
                 return f"{name}[{key!r}]"
@@ -496,7 +491,7 @@ def _values_violation(sent: Update) -> str:
 def _sent_not_finite_violation(sent: Update) -> str:
     """Find NaN or infinity in an update whose inputs were finite."""
     part = _values_violation(sent)
-    return f"{part} has NaN or infinity, expected finite values as it was given" if part else ""
+    return part and f"{part} has NaN or infinity, expected finite values as it was given"
 
 
 # The table -----------------------------------------------------------------------------------------------------------
@@ -589,10 +584,10 @@ def guarded(strategy: Strategy) -> Strategy:
     weight = getattr(strategy.reduction, "weight", None)
     if weight is None or not users_function(weight):
         return checked
-    return replace(checked, aggregate=partial(_weighed, "reduction.weight", weight, checked.aggregate))
+    return replace(checked, aggregate=partial(_weighed, weight, checked.aggregate))
 
 
-def with_functions(strategy: Strategy, wrap: Callable[[str, _Function], _Function]) -> Strategy:
+def with_functions(strategy: Strategy, wrap: Callable[[str, AnyFunction], AnyFunction]) -> Strategy:
     """The same method with ``wrap(name, function)`` in place of each function that ``_CONTRACT`` names."""
     parts = {name: _wrapped(getattr(strategy, name), f"{name}.", wrap) for name in _PARTS}
     return _wrapped(replace(strategy, **parts), "", wrap)
@@ -601,19 +596,19 @@ def with_functions(strategy: Strategy, wrap: Callable[[str, _Function], _Functio
 _PARTS = tuple(prefix.removesuffix(".") for prefix in _RECORDS if prefix)
 
 
-def _wrapped(record: T, prefix: str, wrap: Callable[[str, _Function], _Function]) -> T:
+def _wrapped(record: T, prefix: str, wrap: Callable[[str, AnyFunction], AnyFunction]) -> T:
     names = [each.name for each in fields(record) if f"{prefix}{each.name}" in _CONTRACT]  # type: ignore[arg-type]
     functions = {name: value for name in names if callable(value := getattr(record, name))}
     return replace(record, **{name: wrap(f"{prefix}{name}", f) for name, f in functions.items()})  # type: ignore[type-var]
 
 
-def held(name: str, function: _Function) -> Callable[..., Any]:
+def held(name: str, function: AnyFunction) -> Callable[..., Any]:
     """The function, which is held to ``_CONTRACT[name]`` whenever it is called."""
-    own: Mapping[str, _Function] = {"client.after": _after, "client.objective": _objective}
+    own: Mapping[str, AnyFunction] = {"client.after": _after, "client.objective": _objective}
     return partial(own.get(name, _call), name, function)
 
 
-def _call(name: str, function: _Function, *arguments: object) -> object:
+def _call(name: str, function: AnyFunction, *arguments: object) -> object:
     value, expected = called(function, name, *arguments), _CONTRACT[name]
     _require(name, function, "finishes", lambda: kind_violation(value, expected.kind))
     for rule, check in expected.checks:
@@ -621,7 +616,7 @@ def _call(name: str, function: _Function, *arguments: object) -> object:
     return value if expected.convert is None else expected.convert(value)
 
 
-def _objective(name: str, function: _Function, step: LocalStep) -> object:
+def _objective(name: str, function: AnyFunction, step: LocalStep) -> object:
     versions = {j: x._version for j, x in step.start.items()}
     loss = _call(name, function, step)
     changed = next((j for j, x in step.start.items() if x._version != versions[j]), None)
@@ -631,16 +626,16 @@ def _objective(name: str, function: _Function, step: LocalStep) -> object:
     return loss
 
 
-def _weighed(name: str, weight: _Function, aggregate: _Function, *arguments: Any) -> Any:
+def _weighed(weight: AnyFunction, aggregate: AnyFunction, *arguments: Any) -> Any:
     """Aggregate, after it was seen that a mean can be divided by every group's weights."""
     sums = ((j, part.weight) for groups in arguments[1].sums.values() for j, part in groups.items())
     said = (sum_violation(total, f"every client that sent group {j!r}") for j, total in sums)
     if wrong := next(filter(None, said), ""):
-        _require(name, weight, "finishes", lambda: wrong)
+        _require("reduction.weight", weight, "finishes", lambda: wrong)
     return aggregate(*arguments)
 
 
-def _after(name: str, function: _Function, context: ClientContext, made: Update) -> object:
+def _after(name: str, function: AnyFunction, context: ClientContext, made: Update) -> object:
     was_finite = not _values_violation(made)
     sent = _call(name, function, context, made)
     if was_finite:
@@ -648,5 +643,5 @@ def _after(name: str, function: _Function, context: ClientContext, made: Update)
     return sent
 
 
-def _require(name: str, function: _Function, rule: str, check: _Check, *arguments: object) -> None:
+def _require(name: str, function: AnyFunction, rule: str, check: _Check, *arguments: object) -> None:
     require(function, name, f"what it is declared as, {_DECLARED[name]}", check, *arguments, rule=rule)

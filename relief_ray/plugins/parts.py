@@ -72,8 +72,9 @@ def _part_of(text: str, name: str) -> str | None:
     if not any(name in names for names in bound.values()):
         return None
     imported = set[str]().union(*(bound[node] for node in body if isinstance(node, ast.Import | ast.ImportFrom)))
-    always = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == _ALWAYS]
-    binding: dict[str, list[ast.stmt]] = {_ALWAYS: [*always]}
+    binding: dict[str, list[ast.stmt]] = {
+        _ALWAYS: [node for node in body if isinstance(node, ast.ImportFrom) and node.module == _ALWAYS]
+    }
     for node, names in bound.items():
         for each in names | set(_changed(node, imported)):
             binding.setdefault(each, []).append(node)

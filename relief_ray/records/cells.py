@@ -177,13 +177,6 @@ def refuse_contradicted(folder: Path, run: RunRecord) -> None:
         raise UserError(f"{folder / ROUNDS_FILE}: {why}; {AGAIN}")
 
 
-def _lacks(lines: LedgerLines, folder: Path) -> str:
-    """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
-    if lines.torn:
-        return f"{lines.torn}; a resume cuts it off"
-    return behind(lines.rounds.numbers, last_saved(folder))
-
-
 def _model_conflict(folder: Path, rounds: Rounds) -> str:
     """Return how the newest checkpoint differs from the ledger's line of its round; empty where it does not."""
     if (saved := newest_model(folder)) is None:
@@ -223,7 +216,7 @@ def _judge(folder: Path, run: RunRecord, lines: LedgerLines) -> tuple[Status, st
     error = read_error(folder)
     if error is not None or run.status == "failed":
         return "failed", error or run.note or "the run failed"
-    lacks = _lacks(lines, folder)
+    lacks = f"{lines.torn}; a resume cuts it off" if lines.torn else behind(numbers, last_saved(folder))
     return "interrupted", "; ".join(filter(None, (run.note, lacks and f"{path}: {lacks}")))
 
 

@@ -38,7 +38,7 @@ class CheckpointStateStore:
 
     def __init__(self, committed: States | None = None) -> None:
         """Begin with the personal states of a checkpoint."""
-        self._committed: dict[ClientId, ClientState] = dict(committed or {})
+        self._committed = dict(committed or {})
         self._staged: dict[ClientId, ClientState] = {}
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord
-from relief_ray.support.errors import Cause, LeftOut, spans
+from relief_ray.support.errors import Cause, LeftOut, counted, spans
 
 
 class ClientData(NamedTuple):
@@ -133,10 +133,9 @@ def left_out_of(rounds: Iterable[RoundRecord]) -> tuple[LeftOutRecord, ...]:
 
 def sentence(entry: LeftOutRecord) -> str:
     """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time (the last reason in full)``."""
-    number = f"{len(entry.rounds)} round{'s' if len(entry.rounds) > 1 else ''}"
     return (
-        f"client {entry.client} (type {entry.device}) was left out of {number} ({spans(entry.rounds)}): "
-        f"{_IN_WORDS[entry.cause]} ({entry.why})"
+        f"client {entry.client} (type {entry.device}) was left out of {counted(len(entry.rounds), 'round')} "
+        f"({spans(entry.rounds)}): {_IN_WORDS[entry.cause]} ({entry.why})"
     )
 
 

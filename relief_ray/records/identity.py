@@ -27,7 +27,7 @@ from relief_ray.records.schema import Machine, RunFacts, config_value
 from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, sha256_of
 from relief_ray.support.masking import mask_text, redact
-from relief_ray.support.process import num_cores
+from relief_ray.support.process import num_cores, text_in
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
@@ -231,10 +231,7 @@ def machine_facts() -> Machine:
 
 def cpu_name(cpuinfo: Path) -> str:
     """Return the processor's name; for boards without one in ``cpuinfo`` the architecture."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = text_in(cpuinfo).splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

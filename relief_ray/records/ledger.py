@@ -37,7 +37,7 @@ from functools import cached_property, partial
 from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -114,7 +114,10 @@ class LineFormat:
         if record.round != end.next_round:
             raise ValueError(f"round {record.round}, expected round {end.next_round}: a ledger has no gaps")
         head = {"run": self.run, "before": end.digest, "round": record.round}
-        return sealed(to_json(head | self._packed(record), inf_nan_mode="strings"), LINE) + b"\n"
+        fields = record.model_dump(exclude_defaults=True, exclude={"costs"})
+        fields["costs"] = self._written_costs(record.costs)
+        packed = _each(self._fields(), "pack", fields)
+        return sealed(to_json(head | packed, inf_nan_mode="strings"), LINE) + b"\n"
 
     @staticmethod
     def after(line: bytes, end: LedgerEnd) -> LedgerEnd:
@@ -157,10 +160,6 @@ class LineFormat:
         )
         clients = _numbered(range(len(self.powers)))
         return {"f1_by_modality": _numbered(self.sensors), "f1_by_client": clients, "confusion": short}
-
-    def _packed(self, record: RoundRecord) -> _Json:
-        line = record.model_dump(exclude_defaults=True, exclude={"costs"})
-        return _each(self._fields(), "pack", line | {"costs": self._written_costs(record.costs)})
 
     def read(self, body: bytes, is_light: bool = False) -> RoundRecord:
         """Parse a line that was sealed, from its brace to its last value.
@@ -452,7 +451,8 @@ class Rounds(Sequence[RoundRecord]):
         try:
             with opened(self._path) as file:
                 for place in places:
-                    yield self._parse(_read(file, place), place)
+                    file.seek(place.start)
+                    yield self._parse(file.readline(_LONGEST), place)
         except OSError as error:
             raise UserError(f"{self._path}: {error.strerror}, expected the ledger that was scanned") from error
 
@@ -465,7 +465,7 @@ class Rounds(Sequence[RoundRecord]):
                 "the ledger that was scanned; read it again, or restore the file"
             ) from error
         except ValueError as error:
-            raise _damaged(self._path, place.start, str(error)) from error
+            raise _damaged(self._path, place.start, error) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -529,7 +529,7 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> LedgerLines:
                 if file.read(1):
                     if is_partial and not places:
                         raise _Rewound from error
-                    raise _damaged(path, end.num_bytes, str(error)) from error
+                    raise _damaged(path, end.num_bytes, error) from error
                 number = _number(path, end.num_bytes)
                 if line.endswith(b"\n"):
                     torn = f"line {number} was damaged"
@@ -550,11 +550,6 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> LedgerLines:
             places.append(Place(round=round_, start=end.num_bytes))
             end = line_format.after(line, end)
     return LedgerLines(rounds=Rounds(path, line_format, places), end=end, torn=torn, damage=damage)
-
-
-def _read(file: BinaryIO, place: Place) -> bytes:
-    file.seek(place.start)
-    return file.readline(_LONGEST)
 
 
 def _body(line: bytes) -> memoryview:
@@ -589,7 +584,7 @@ def _number(path: Path, start: int) -> int:
     return number + (last != b"\n")
 
 
-def _damaged(path: Path, start: int, why: str) -> UserError:
+def _damaged(path: Path, start: int, why: ValueError) -> UserError:
     return UserError(
         f"{path}: line {_number(path, start)} is damaged ({why}), expected a round's JSON; restore the file or run the "
         "cell again"

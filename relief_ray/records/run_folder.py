@@ -303,13 +303,14 @@ def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
     """
     recorded = folder.rounds().numbers
     point = checkpoint.load(folder.path, binding, newest=max(recorded, default=0))
+    repairs = [*folder.repairs]
     if point is not None:
         checkpoint.drop_after(folder.path, point.round)
+        repairs += [f"checkpoint {line}" for line in point.skipped]
     rounds = folder.rewind(0 if point is None else point.round)
     last = rounds[-1] if rounds else None
     if point is not None and last is not None and last.model_sha256 != point.model_sha256:
         raise UserError(f"{folder.path}: {other_model(point.round, point.model_sha256, last.model_sha256)}")
-    repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (point.skipped if point is not None else ()))]
     if len(rounds) < len(recorded):
         repairs.append(f"{len(recorded) - len(rounds)} rounds after the checkpoint are computed again")
     return Restored(checkpoint=point, rounds=rounds, last=last, repairs=tuple(repairs))

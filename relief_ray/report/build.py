@@ -33,7 +33,7 @@ from relief_ray.report.tables.paper import (
 from relief_ray.support.errors import counted, listed, visible
 from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
-from relief_ray.support.text import typed
+from relief_ray.support.text import first_few, typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
@@ -77,8 +77,7 @@ def default_place(folders: Sequence[Path], *, is_committed: bool = False) -> Pat
     if len(folders) == 1:
         return Path(OUT) if is_committed else folders[0] / OUT
     names = [folder.resolve().stem for folder in folders]
-    more = [f"and-{len(names) - _MOST_NAMES}-more"] if len(names) > _MOST_NAMES else []
-    return Path("-".join([OUT, *names[:_MOST_NAMES], *more]))
+    return Path("-".join([OUT, *first_few(names, _MOST_NAMES, "and-{}-more")]))
 
 
 def command_of(folders: Sequence[Path]) -> str:

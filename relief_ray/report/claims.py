@@ -134,10 +134,10 @@ def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[C
     judged: dict[int, tuple[Registered, list[ClaimResult]]] = {}
     for file in registry.files:
         claims = file.claims.claims
-        found = [c for c in comparisons if c.runs and is_about(file.claims, c.first.config)]
+        found = [c for c in comparisons if c.runs and is_about(file.claims, c.runs[0].run.config)]
         # Of several settings the claims are about the one in which the methods of one of them ran.
         ran = [c for c in found if any(c.row(one.first) and c.row(one.second) for one in claims)]
-        found = ran if len(found) > 1 and len(ran) == 1 else found
+        found = ran if len(ran) == 1 else found
         if len(found) == 1 and (place := comparisons.index(found[0])) not in judged:
             judged[place] = file, [_judge(found[0], claim, file, number) for claim in claims]
         else:
@@ -172,18 +172,18 @@ def _decided(judged: ClaimResult, outcome: Paired, p_holm: float) -> ClaimResult
 def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> ClaimResult:
     """The claim's test, still without the correction, or the reason why there is none."""
     found = run_pairs(comparison, claim.first, claim.second, claim.figure)
-    obstacle = _obstacle(comparison, found, claim, file)
-    if obstacle is not None:
+    if obstacle := _obstacle(comparison, found, claim, file):
         return ClaimResult(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome, sides = judge_pairs(found, claim.margin), sides_of(claim)
     least, needed = smallest_p(outcome.num_pairs, sides, num_claims), fewest_pairs(num_claims, sides)
+    verdict: ClaimVerdict = "undecided"
     evidence = _evidence(outcome, claim, found)
     if least > ALPHA:
+        verdict = "cannot decide"
         evidence = (
             f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}, at least {needed} are "
             f"needed; {evidence}"
         )
-    verdict: ClaimVerdict = "undecided" if least <= ALPHA else "cannot decide"
     shares = variance_shares(found)
     return ClaimResult(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=shares, needed=needed)
 
@@ -265,8 +265,7 @@ def last_lines(
     for verdict in _ORDER:
         if shown := [_worded(judged, name) for judged in judgement.claims if judged.verdict == verdict]:
             parts.append(f"{verdict}: {listed(shown)}")
-    number = len(judgement.claims)
-    head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
+    head = f"Of {counted(len(judgement.claims), 'claim')} named before the first run:"
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     return (" ".join([*mark, head]), *(f"{p};" for p in parts[:-1]), f"{parts[-1]}.", *unlike, *problems, *told)
@@ -452,8 +451,10 @@ def _aa_test(runs: DataFrame, rounds: DataFrame, figure: str) -> Paired | None:
     numbered = runs.assign(two=number // 2)
     one, two = (numbered[number % 2 == side] for side in (0, 1))
     scores = scored(one, two, ["rotation", "two", "fold"], rounds, figure)
-    outcome = judge_pairs(scores) if len(scores) else None
-    return outcome if outcome is not None and outcome.num_pairs >= _MIN_AA_UNITS else None
+    if scores.empty:
+        return None
+    outcome = judge_pairs(scores)
+    return outcome if outcome.num_pairs >= _MIN_AA_UNITS else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from relief_ray.data.registry import recorded_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, own_gap
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import flat
-from relief_ray.records.schema import MethodFacts, RunRecord, section
+from relief_ray.records.schema import MethodFacts, section
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
     COSTS,
@@ -149,7 +149,7 @@ class Comparison:
     @cached_property
     def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
         """The runs that count, and sentences about the others: those of one method and replicate but the first."""
-        done = [(s.label, loaded) for s in self.items if (loaded := s.done) is not None]
+        done = [(s.label, loaded) for s in self.items if (loaded := s.done)]
         again = [(s.label, loaded) for s in self.items for loaded in s.repeats]
         kept: dict[tuple[str, Replicate], Loaded] = {}
         notes: list[str] = []
@@ -265,11 +265,6 @@ class Comparison:
         return config_text(self.items[0].config, path, "")
 
     @property
-    def first(self) -> RunRecord:
-        """Record of the first run: what all share."""
-        return self.runs[0].run
-
-    @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
         names = dict.fromkeys(name for run in self.runs for name in run.tested.f1_by_modality)
@@ -333,8 +328,7 @@ class Comparison:
     @property
     def gap(self) -> float:
         """How many times the fastest device type is faster than the slowest."""
-        given = self.text("fleet.gap")
-        return float(given) if given else own_gap(device_types(self.fleet_config))
+        return float(self.text("fleet.gap") or own_gap(device_types(self.fleet_config)))
 
     def in_order(self, kinds: Iterable[str]) -> list[str]:
         """Device types in order of capability, those that no run's fleet has last."""
@@ -372,11 +366,6 @@ class Comparison:
     def searched(self) -> tuple[str, ...]:
         """Keys in which methods may differ, by a search or by levels of their own."""
         return searched_keys(item.config for item in self.items)
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether a search chose values of these runs."""
-        return self.choice in ("tuned", "try")
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
@@ -583,7 +572,7 @@ def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(
             items=tuple(group),
-            clock=next((loaded.run.planning_model for item in group if (loaded := item.done) is not None), ""),
+            clock=next((loaded.run.planning_model for item in group if (loaded := item.done)), ""),
             differs=differences(settings[key], list(settings.values())),
         )
         for key, group in grouped((repr(setting), item) for item, setting in known).items()

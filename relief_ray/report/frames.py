@@ -49,7 +49,7 @@ _REST = (
     "clock",
     "program",
 )
-_CELL_COLUMNS: tuple[str, ...] = (*_SCORED, *_REST)
+_CELL_COLUMNS = (*_SCORED, *_REST)
 _ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s", "setting")
 _GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
 GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit")
@@ -188,8 +188,8 @@ def gain_frame(cells: Cells, other: str = REFERENCE, figure: str = "f1") -> Data
     import pandas as pd
 
     bounds = dict(zip(cells.runs["method"], cells.runs["is_bound"], strict=True))
-    gains = {label: gain(cells, label, other, figure) for label in by_registry(bounds) if label != other}
-    found = {label: result for label, result in gains.items() if result is not None}
+    others = (label for label in by_registry(bounds) if label != other)
+    found = {label: result for label in others if (result := gain(cells, label, other, figure))}
     tested = [label for label in found if not bounds[label]]
     corrected = dict(zip(tested, holm([found[label].p for label in tested]), strict=True))
     rows = (

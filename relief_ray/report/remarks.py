@@ -133,7 +133,8 @@ def protocol(comparison: Comparison) -> str:
     parts = [
         "1 round" if is_one else named("{} rounds", "rounds"),
         named("E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
-        "values chosen by a search" * comparison.is_searched or named("learning rate {}", "training.lr"),
+        "values chosen by a search" * (comparison.choice in ("tuned", "try"))
+        or named("learning rate {}", "training.lr"),
         named("batch {}", "training.batch_size"),
         named("windows of {} s", "data.window_s"),
         named("window stride {} s", "data.stride_s"),
@@ -168,12 +169,8 @@ def _names(names: Sequence[str]) -> Words:
 
 def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
     """Text on what stands for LoRA in methods that need it, by label, where the backbone is known to have none."""
-    found = {}
-    for loaded in runs:
-        backbone = BACKBONES.get(loaded.text("backbone.name"))
-        if backbone is not None and not backbone.has_lora and loaded.run.method.dense_stand_in:
-            found[loaded.label] = loaded.run.method.dense_stand_in
-    return found
+    dense = (loaded for loaded in runs if (b := BACKBONES.get(loaded.text("backbone.name"))) and not b.has_lora)
+    return {loaded.label: text for loaded in dense if (text := loaded.run.method.dense_stand_in)}
 
 
 def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
@@ -187,7 +184,7 @@ def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
 
 
 def _without_intervals(comparison: Comparison) -> Words:
-    gains = [row.f1 for row in comparison.rows if row.f1 is not None]
+    gains = [gain for row in comparison.rows if (gain := row.f1)]
     if any(gain.low is None and not gain.is_still and gain.num_pairs >= MIN_INTERVAL for gain in gains):
         yield (install("server"),)
 
@@ -260,8 +257,7 @@ def own_models(comparison: Comparison) -> str:
 def _below_full(comparison: Comparison) -> Words:
     """Whether methods with one model have a lower mean F1 than full_only, where that was run."""
     full = comparison.row("full_only")
-    limit = None if full is None else full.mean("f1_percent")
-    if full is None or limit is None:
+    if full is None or (limit := full.mean("f1_percent")) is None:
         return
     rows = [r for r in comparison.rows if not r.is_bound and not r.personalised and r.num_runs == full.num_runs]
     if below := [row.label for row in rows if (row.mean("f1_percent") or 0.0) < limit]:
@@ -386,7 +382,7 @@ def headlines(comparison: Comparison) -> list[str]:
 
 
 # What a method may lead in: words, figure, how the mean is printed.
-_LEADS: Sequence[tuple[str, str, str]] = (
+_LEADS = (
     ("F1 after as many rounds", "f1_percent", "{:.1f} %"),
     ("after the same time", "f1_at_seconds_percent", "{:.1f} %"),
     ("through own sensors", "f1_own_sensors_percent", "{:.1f} %"),
@@ -434,12 +430,9 @@ def _beside(row: MethodResult) -> str:
     scores = [f"{where} {'its F1 is ' * (not i)}{_points(gain)}" for i, (where, gain) in enumerate(parts)]
     if "speedup" not in row.stats:
         return f"{row.label}: {', '.join(scores)}" if scores else ""
-    link = row.mean("link_percent")
-    hidden = ""
-    if link is not None and link >= _MOSTLY_LINK:
-        hidden = (
-            f". {percent(link)} % of its slowest client's round is network time: training still less would save little"
-        )
+    link = row.mean("link_percent") or 0.0
+    much = f". {percent(link)} % of its slowest client's round is network time: training still less would save little"
+    hidden = much if link >= _MOSTLY_LINK else ""
     return f"{'; '.join(filter(None, [_fast(row), ', '.join(scores)]))}{hidden}"
 
 
@@ -464,10 +457,9 @@ def _fewer(saved: float) -> str:
 
 def _points(gain: Paired) -> str:
     """``1.1 points higher (95 %: -3.0 to +5.2)``; of too few runs for an interval their number."""
-    size = f"{abs(gain.mean):.1f}"
-    words = "the same" if gain.is_still else f"{size} points {'higher' if gain.mean >= 0 else 'lower'}"
     if gain.is_still:
-        return words
+        return "the same"
+    words = f"{abs(gain.mean):.1f} points {'higher' if gain.mean >= 0 else 'lower'}"
     if gain.low is None:
         return f"{words} ({counted(gain.num_pairs, 'run')})"
     few = f", {gain.num_pairs} pairs" if gain.num_pairs < _MIN_EXACT else ""
@@ -496,8 +488,7 @@ def whose_intervals(comparison: Comparison) -> str:
 def alike_pairs(comparison: Comparison) -> str:
     """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
     folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
-    gains = ((row.label, row.f1) for row in comparison.rows)
-    known = {label: gain for label, gain in gains if gain is not None and gain.low is not None}
+    known = {row.label: gain for row in comparison.rows if (gain := row.f1) and gain.low is not None}
     if min(len(folds), len(repetitions)) < 2 or not known:
         return ""
     if len(repetitions) < MIN_REPLICATES:

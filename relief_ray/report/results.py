@@ -76,10 +76,11 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
 def _beside(loaded: Loaded, usual: Mapping[Replicate, Loaded], clock: str | None) -> dict[str, float | None]:
     """Every figure of a run; a grid's level may change FedAvg's own round, so that its speed is over the usual run."""
+    clock = clock or loaded.run.planning_model
     found = figures(loaded, clock)
     if choice_kind(loaded.run.config) != "level":
         return found
-    costs = cost_figures(loaded, clock or loaded.run.planning_model, usual.get(loaded.replicate))
+    costs = cost_figures(loaded, clock, usual.get(loaded.replicate))
     return found | costs | {"speedup_paper": None}
 
 
@@ -124,7 +125,6 @@ def score_at(tested: Curve | None, cost: str, budget: float, score: str = "f1_pe
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     first, second = loaded.repetition
-    replicate = loaded.value("replicate")
     return {
         "run": number,
         "method": loaded.label,
@@ -134,7 +134,7 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
         **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
         "repetition": first * 10**6 + second + 1,
-        "replicate": replicate if isinstance(replicate, int) else None,
+        "replicate": first if second == -1 else None,
         "rounds": loaded.rounds[-1].round,
         "model_sha256": loaded.rounds[-1].model_sha256,
         "data_origin": loaded.run.data_origin,
@@ -144,9 +144,8 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     }
 
 
-def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
+def figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """Every figure of one run that needs no other run."""
-    clock = clock or loaded.run.planning_model
     return {**_scores(loaded), **cost_figures(loaded, clock, loaded), **_work(loaded, clock)}
 
 

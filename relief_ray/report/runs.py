@@ -17,7 +17,6 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from relief_ray.core.messages import ClientCost, Fleet, RoundCost, StageTimes
 from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import people_of, training_positions
-from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
 from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState, PlannedCell, look, read_plan_file, status_of
@@ -56,7 +55,7 @@ _SPLIT_NAMES = {
 }
 _FLEET = TypeAdapter(Fleet)
 # A report reads runs of any program, so no cell is stale here.
-STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status != "stale")
+STATUSES = tuple(status for status in STATUS_TEXT if status != "stale")
 
 # Which of several accounts of one cell counts.
 _RANK: tuple[Status, ...] = ("done", "untested", "running", "stopped", "interrupted", "failed", "planned")
@@ -130,9 +129,7 @@ class Loaded:
 
     @property
     def is_fitted(self) -> bool:
-        """True where the fleet's utilisation was fitted to the paper's joules; committed cells tell by settings."""
-        if self.committed is None:
-            return self.run.calibration.get("origin") == "FITTED"
+        """True where the fleet's utilisation was fitted to the paper's joules."""
         return self.value("costs.utilisation") is None
 
     @property
@@ -199,7 +196,7 @@ class Loaded:
         try:
             with closed(ONLY_A_RECORD):
                 data = DataConfig.model_validate(self.run.config.get("data"))
-            config, spec = FleetConfig.model_validate(self.run.config.get("fleet")), get_spec(data.name)
+            config, spec = FleetConfig.model_validate(self.run.config.get("fleet")), data.spec()
             is_whole = number >= len(training_positions(data))
             persons = people_of(data, number) if is_whole else (None,) * number
             return build_fleet(config, spec.names, persons, spec.name, spec.lacks)[0]
@@ -256,7 +253,7 @@ def draw_of(config: Config) -> str:
     return f"{place}{f'rotation {rotation}, ' if rotation else ''}seed {seed}"
 
 
-def config_text(config: Config, path: str, default: str = "-") -> str:
+def config_text(config: Config, path: str, default: str) -> str:
     """A value of a configuration as text."""
     value = config_value(config, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -281,11 +278,11 @@ def load_runs(paths: Iterable[Path], hold: Hold = _in_memory) -> tuple[Loaded, .
     runs: dict[str, Loaded] = {}
     for path in map(Path, paths):
         for key, item in _folder(path, hold)[0]:
-            is_begun = item.loaded is not None or (Path(key) / RUN_FILE).exists()
-            if is_begun and item.status == "failed" and (item.loaded is None or item.loaded.complete):
+            held = item.loaded
+            if item.status == "failed" and ((Path(key) / RUN_FILE).exists() if held is None else held.complete):
                 raise UserError(item.why)
-            if item.loaded is not None:
-                runs.setdefault(key, item.loaded)
+            if held is not None:
+                runs.setdefault(key, held)
     return tuple(runs.values())
 
 
@@ -526,7 +523,7 @@ class Inventory:
     @property
     def done(self) -> tuple[Loaded, ...]:
         """Finished and tested runs, which tables use."""
-        return tuple(loaded for s in self.items if (loaded := s.done) is not None)
+        return tuple(loaded for s in self.items if (loaded := s.done))
 
     def count(self, status: Status) -> int:
         """Number of items of that status."""
@@ -586,7 +583,7 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
-    done = ((item, loaded) for item in same if (loaded := item.done) is not None)
+    done = ((item, loaded) for item in same if (loaded := item.done))
     places = grouped((repr(loaded.place), (item, loaded)) for item, loaded in done)
     if not places:
         yield min(same, key=lambda s: _RANK.index(s.status))

@@ -88,10 +88,8 @@ def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor
     mean = {}
     for j in dict.fromkeys(j for bucket in buckets for j in bucket):
         parts = [bucket[j] for bucket in buckets if j in bucket]
-        total = parts[0].weighted
-        for part in parts[1:]:
-            total = total + part.weighted
-        mean[j] = total / sum(part.weight for part in parts)
+        first, *rest = (part.weighted for part in parts)
+        mean[j] = sum(rest, first) / sum(part.weight for part in parts)
     return mean
 
 
@@ -167,11 +165,12 @@ def apply_parts(
 ) -> dict[GroupId, Tensor]:
     """``apply_step`` where only a part of each group was sent: everything outside ``selection`` stays bit for bit."""
     after = apply_step(theta, {j: moved for j, moved in step.items() if selection[j].whole})
-    for j, moved in ((j, moved) for j, moved in step.items() if not selection[j].whole):
-        index = layout.indices(j, selection[j])
-        after[j] = theta[j].clone()
-        chosen = theta[j][index]
-        after[j][index] = add_exactly(chosen, moved, torch.empty_like(chosen))
+    for j, moved in step.items():
+        if not selection[j].whole:
+            index = layout.indices(j, selection[j])
+            after[j] = theta[j].clone()
+            chosen = theta[j][index]
+            after[j][index] = add_exactly(chosen, moved, torch.empty_like(chosen))
     return after
 
 
@@ -182,12 +181,10 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
     for j in update.delta:
         if not isfinite(update.receipt.sq_norm[j]):
             return f"group {j!r}: {NOT_FINITE}"
-    for name, value in update.receipt.stats.items():
-        if not bool(torch.isfinite(value).all()):
-            return f"statistic {name!r} is not finite"
-    for name, value in update.state.items():
-        if not all_finite(value):
-            return f"personal state {name!r} is not finite"
+    for what, values in (("statistic", update.receipt.stats), ("personal state", update.state)):
+        for name, value in values.items():
+            if not all_finite(value):
+                return f"{what} {name!r} is not finite"
     return None
 
 

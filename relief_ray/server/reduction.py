@@ -229,8 +229,7 @@ class Tree:
 
     def nodes(self) -> dict[Node, Sums]:
         """Sums that could not be merged further, by node in block order."""
-        order = sorted(self._nodes, key=lambda n: n.index << n.level)
-        return {node: self._nodes[node].sums() for node in order}
+        return {n: self._nodes[n].sums() for n in sorted(self._nodes, key=lambda n: n.index << n.level)}
 
     def settled(self) -> Sums:
         """Float64 sums of the root, once every block has been added."""

@@ -52,9 +52,8 @@ def _all_presets() -> dict[str, Preset]:
 DESCRIBED: Mapping[str, Preset] = MappingProxyType(_all_presets())
 PRESETS: dict[str, StrategyConfig] = {name: preset.config for name, preset in DESCRIBED.items()}
 
-_CLASSES = tuple(dict.fromkeys(type(config) for config in PRESETS.values()))
 # The closed set of built-in configurations, told apart by `name`: what pydantic validates.
-AnyStrategy: Any = Annotated[reduce(or_, _CLASSES), Field(discriminator="name")]
+AnyStrategy: Any = Annotated[reduce(or_, dict.fromkeys(map(type, PRESETS.values()))), Field(discriminator="name")]
 
 
 def presets_of(kind: str) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ OUR_VARIANTS = (*presets_of("RELIEF, ours"), *presets_of("ablation of ours"))
 # In every table of the paper's grids.
 BOUNDS = presets_of("bound")
 
-_TAKEN = frozenset(PRESETS) | {built_in_name(config) for config in PRESETS.values()}
+_TAKEN = {*PRESETS, *map(built_in_name, PRESETS.values())}
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
 

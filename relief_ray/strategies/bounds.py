@@ -13,11 +13,12 @@ from typing import Literal
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import Assignment, EvalPlan, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import Allocate, Preset, ReadWith, StrategyConfig, own_target
+from relief_ray.strategies.common import Allocate, Preset, StrategyConfig, own_target
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
 from relief_ray.support.errors import UserError
+from relief_ray.support.frozen import ReadWith
 
 # Of bounds that average nothing: there is no mean that a client could weigh in.
 _NO_MEAN: ReadWith = (("name", ("full_only", "drop_slow"), ("weighting",)),)

@@ -34,8 +34,7 @@ from relief_ray.server.aggregation import (
     uniform,
 )
 from relief_ray.support.errors import UserError, listed
-from relief_ray.support.frozen import ReadWith as ReadWith
-from relief_ray.support.frozen import SwitchedConfig
+from relief_ray.support.frozen import ReadWith, SwitchedConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self

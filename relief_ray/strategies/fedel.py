@@ -285,9 +285,8 @@ def cost(tree: Tree, selected: Collection[GroupId]) -> float:
         chosen = [u for u in units if u.id in selected]
         return sum(u.own for u in chosen[:-1]) + chosen[-1].deep if chosen else 0.0
 
-    below = [chain(branch) for branch in tree.branches]
     if any(u.id in selected for branch in tree.branches for u in branch):
-        return tree.passing + sum(u.own for u in tree.trunk if u.id in selected) + sum(below)
+        return tree.passing + sum(u.own for u in tree.trunk if u.id in selected) + sum(map(chain, tree.branches))
     return chain(tree.trunk)
 
 
@@ -314,7 +313,7 @@ def in_units(tree: Tree, quantum_s: float) -> Tree:
     def chain(units: Sequence[Unit]) -> tuple[Unit, ...]:
         return tuple(replace(u, own=whole(u.own), deep=whole(u.deep)) for u in units)
 
-    return Tree(trunk=chain(tree.trunk), branches=tuple(chain(b) for b in tree.branches), passing=whole(tree.passing))
+    return Tree(trunk=chain(tree.trunk), branches=tuple(map(chain, tree.branches)), passing=whole(tree.passing))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

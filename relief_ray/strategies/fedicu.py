@@ -244,7 +244,7 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
     """Zero the least important values of an update, and send the others."""
     if config.kappa == 1.0:
         return update
-    delta = dict(update.delta)
+    delta = update.delta
     kept = {j: torch.zeros(len(moved), dtype=torch.bool) for j, moved in delta.items()}
     for tensor in whole_tensors(context.layout, delta):
         moved, origin = (
@@ -263,7 +263,7 @@ def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> 
     """Least important groups whose sizes add up nearest to ``freeze_share``; groups without a score are trained."""
     chosen: list[GroupId] = []
     missing = config.freeze_share * layout.numel
-    for j in sorted(known, key=lambda j: known[j]):
+    for j in sorted(known, key=known.__getitem__):
         if not config.freeze_unimportant or abs(missing - layout[j].numel) >= abs(missing):
             break
         chosen.append(j)
@@ -283,7 +283,7 @@ def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple
         steps = max(1, context.epochs * len(batch_sizes(context, client)))
         return replace(train_parts(context, client, chosen, everything), step_flops=flops / steps)
 
-    return tuple(task(c) for c in context.participants)
+    return tuple(map(task, context.participants))
 
 
 def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> float:

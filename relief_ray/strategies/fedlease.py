@@ -124,10 +124,10 @@ def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
     Of equal pairs the first in client order is merged; clusters are numbered by their first client.
     """
     clusters = [[i] for i in range(len(distance))]
-    between = distance.astype(np.float64).copy()
+    between = distance.astype(np.float64)
     np.fill_diagonal(between, np.inf)
     while len(clusters) > num_clusters:
-        i, j = sorted(int(x) for x in np.unravel_index(int(np.argmin(between)), between.shape))
+        i, j = sorted(divmod(int(np.argmin(between)), len(between)))
         n, m = len(clusters[i]), len(clusters[j])
         merged = (n * between[i] + m * between[j]) / (n + m)
         between[i] = between[:, i] = merged
@@ -137,7 +137,7 @@ def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
     labels = np.empty(len(distance), dtype=np.int64)
     for label, members in enumerate(sorted(clusters, key=min)):
         labels[members] = label
-    return [int(label) for label in labels]
+    return labels.tolist()
 
 
 def silhouette(distance: Matrix, clusters: Sequence[int]) -> float:
@@ -175,7 +175,7 @@ def cluster(distance: Matrix, scores: Mapping[int, float]) -> list[int]:
 
     Fewer than three clients form one cluster, since the silhouette is undefined for singletons.
     """
-    return average_linkage(distance, max(scores, key=lambda k: scores[k])) if scores else [0] * len(distance)
+    return average_linkage(distance, max(scores, key=scores.__getitem__)) if scores else [0] * len(distance)
 
 
 # Each client's whole step of the warm-up, as a sum over one client; kept until there are enough to cluster.
@@ -240,7 +240,7 @@ def no_clusters(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Para
 
 def clusters_of(state: ServerState) -> list[int]:
     """Cluster of each client, -1 where it has none yet."""
-    return [int(c) for c in state.tensors["cluster"]]
+    return state.tensors["cluster"].tolist()
 
 
 def advance(
@@ -397,7 +397,7 @@ def allocate(config: FedLEASE, state: ServerState, context: RoundContext) -> tup
         joint = train_parts(context, client, routed, down)
         return replace(joint, view=f"cluster.{c}", output=experts.output(number))
 
-    return tuple(task(c) for c in context.participants)
+    return tuple(map(task, context.participants))
 
 
 def forget_warmup(context: ClientContext, update: Update) -> Update:

@@ -102,7 +102,7 @@ def k_means(points_ND: Tensor, number: int) -> list[int]:
     centres = [points_ND[0]]
     while len(centres) < number:
         nearest_N = _distances(points_ND, torch.stack(centres)).amin(1)
-        if not bool(nearest_N.max() > 0):
+        if not nearest_N.max() > 0:
             break
         centres.append(points_ND[int(nearest_N.argmax())])
     labels_N = _distances(points_ND, torch.stack(centres)).argmin(1)
@@ -152,7 +152,7 @@ def last_reports(
         client = fleet[receipt.assignment.client]
         columns = [fleet.modalities.index(m) for m in client.modalities]
         reports_NM[client.id, columns] = receipt.stats[name].to(torch.float64)
-    return reports_NM, tuple(c for c in fleet.clients if not bool(reports_NM[c.id].isnan().all()))
+    return reports_NM, tuple(c for c in fleet.clients if not reports_NM[c.id].isnan().all())
 
 
 # Phases of a task, and the name of the reported drift of encoders.
@@ -323,10 +323,15 @@ def train_fusion(config: Harmony, state: ServerState, context: RoundContext, cli
     roles = (("encoder", *FUSED), config.home, ("encoder",))
     train, home, slow = (reached(context.layout, client, *r) for r in roles)
     up = {j: part for j, part in train.items() if j not in home}
-    task = replace(train_parts(context, client, train, train if is_new else up), up=up, keep=home)
-    view, rates = start_of(client, state, context.fleet), dict.fromkeys(slow, config.encoder_lr)
-    task = replace(task, phase=FUSION, view=view, lr_scale=rates)
-    return replace(task, omit_absent=True)  # a client never gets networks of sensors that it lacks
+    return replace(
+        train_parts(context, client, train, train if is_new else up),
+        up=up,
+        keep=home,
+        phase=FUSION,
+        view=start_of(client, state, context.fleet),
+        lr_scale=dict.fromkeys(slow, config.encoder_lr),
+        omit_absent=True,  # a client never gets networks of sensors that it lacks
+    )
 
 
 def aggregate(config: Harmony, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
@@ -377,4 +382,4 @@ def own_networks(state: ServerState, fleet: Fleet) -> EvalPlan:
 
     view = views[max(views, key=rank)] if views else "global"
     canonical = EvalTarget(label="global", view=view)
-    return EvalPlan(canonical=canonical, clients=tuple(target(c) for c in fleet.clients))
+    return EvalPlan(canonical=canonical, clients=tuple(map(target, fleet.clients)))

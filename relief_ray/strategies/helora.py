@@ -415,7 +415,7 @@ def sizes(config: HeLoRA, layout: GroupLayout, fleet: Fleet, client: ClientInfo)
 
 def weight(config: HeLoRA, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
     """Weight ``p_k r_k`` up to a factor that all clients share."""
-    base = float(config.reduction().weight(group, client, task))
+    base = config.reduction().weight(group, client, task)
     return base * relative_size(group, task.up[group.id]) if config.by_rank else base
 
 

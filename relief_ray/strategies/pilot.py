@@ -124,7 +124,7 @@ def tasks_of(fleet: Fleet) -> list[int]:
 
 def mixing_parts(connector: Connector) -> list[GroupId]:
     """Groups that a client keeps in stage 2: the router and its additions to other tasks' adapters."""
-    return [connector.router, *(connector.cross(i) for i in range(2, connector.num_tasks + 1))]
+    return [connector.router, *map(connector.cross, range(2, connector.num_tasks + 1))]
 
 
 def hand_out(
@@ -202,9 +202,8 @@ class LocalModels:
         return start_NW.add_(moved_NW)
 
     def tiles(self, group: GroupId) -> Iterator[slice]:
-        """Spans of a group's values, ``TILE`` each."""
-        numel = len(self.starts[0][group])
-        return (slice(first, min(first + TILE, numel)) for first in range(0, numel, TILE))
+        """Spans of a group's values, ``TILE`` each; the last one may reach beyond them."""
+        return (slice(first, first + TILE) for first in range(0, len(self.starts[0][group]), TILE))
 
 
 def distances(local: LocalModels, groups: Collection[GroupId]) -> Matrix:
@@ -227,9 +226,8 @@ def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Mat
     number = len(distance)
     weights = np.zeros((number, number))
     for k in range(number):
-        others = sorted((i for i in range(number) if i != k), key=lambda i: (distance[k, i], i))[:num_neighbours]
-        own = sizes[k] / (sizes[k] + sum(sizes[i] for i in others))
-        weights[k, k] = own if others else 1.0
+        others = sorted((i for i in range(number) if i != k), key=lambda i: distance[k, i])[:num_neighbours]
+        own = weights[k, k] = sizes[k] / (sizes[k] + sum(sizes[i] for i in others))
         twins = [i for i in others if distance[k, i] == 0.0]
         parts = dict.fromkeys(twins, 1.0) if twins else {i: 1.0 / float(distance[k, i]) for i in others}
         for i, part in parts.items():
@@ -261,7 +259,7 @@ def _terms(weights_NN: Matrix) -> list[tuple[Tensor, Tensor]]:
     Mixtures of fewer models are filled up with weight 0.
     """
     chosen = [np.flatnonzero(row) for row in weights_NN]
-    most = max((len(c) for c in chosen), default=0)
+    most = max(map(len, chosen), default=0)
     clients = [np.append(c, np.full(most - len(c), k)) for k, c in enumerate(chosen)]
     index_NT = torch.tensor(np.array(clients, dtype=np.int64))
     weights_NT = torch.tensor(np.take_along_axis(weights_NN, index_NT.numpy(), 1))
@@ -362,7 +360,7 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
         Assignment(
             client=c.id,
             view=model_of(c.id),
-            down=select([*sent, *(connector.task(i) for i in others)]),
+            down=select([*sent, *map(connector.task, others)]),
             train=select([*sent, connector.own] if first else [*sent, *stage2]),
             up=select(sent),
             keep=select([connector.own] if first else [connector.own, *stage2]),

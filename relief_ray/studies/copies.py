@@ -13,6 +13,7 @@ from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.mlflow import MlflowTarget
 from relief_ray.records.sync.sender import Senders, Target
 from relief_ray.studies.plan import Plan
+from relief_ray.support.table import grouped
 from relief_ray.support.text import install
 
 Say = Callable[[str], None]
@@ -25,11 +26,11 @@ def _targets(plan: Plan, on_note: Say) -> Iterator[Target]:
     uri = next((cell.config.runtime.mirror for cell in plan.cells), None)
     if uri is not None:
         yield Mirror(*_root_of(plan), uri)
-    stores: dict[tuple[str | None, str], list[Path]] = {}
-    for cell in plan.cells:
-        store = cell.config.tracking
-        if store.enabled:
-            stores.setdefault((store.uri, store.experiment), []).append((plan.out / cell.name).absolute())
+    stores = grouped(
+        ((store.uri, store.experiment), (plan.out / cell.name).absolute())
+        for cell in plan.cells
+        if (store := cell.config.tracking).enabled
+    )
     if stores and importlib.util.find_spec("mlflow") is None:
         on_note(_NO_MLFLOW)
         return

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from relief_ray.config.experiment import ExperimentConfig, assign, explain, settings_of
 from relief_ray.core.groups import GroupLayout, ParamGroup
-from relief_ray.core.messages import Fleet
 from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
 from relief_ray.data.describe import Description as DataFacts
 from relief_ray.data.describe import describe as data_facts
@@ -130,10 +129,6 @@ class Description(Printed):
         groups = cast("list[dict[str, object]]", self.facts["groups"])
         return as_frame([{key: value for key, value in group.items() if key != "tensors"} for group in groups])
 
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
-
 
 def describe(
     experiment: Target = None, *, set: Mapping[str, object] | None = None, **settings: Unpack[Settings]
@@ -176,7 +171,9 @@ def _facts(model: Model) -> dict[str, Any]:
             "values": g.numel,
             "bytes": 4 * g.numel,
             "flops_per_window": costs.group_flops(g.id),
-            "clients": 1 if model.config.strategy.pooled else _num_owners(model.fleet, g),
+            "clients": 1
+            if model.config.strategy.pooled
+            else sum(g.modality in (None, *c.modalities) for c in model.fleet.clients),
             "tensors": {t.name: list(t.shape) for t in g.tensors},
         }
         for g in layout
@@ -188,11 +185,6 @@ def _facts(model: Model) -> dict[str, Any]:
         "subtotals": _subtotals(layout),
         "frozen": {**model.backbone.facts, **_frozen_shares(model)},
     }
-
-
-def _num_owners(fleet: Fleet, group: ParamGroup) -> int:
-    """Number of clients that can train the group."""
-    return len(fleet) if group.modality is None else len(fleet.cohort(group.modality))
 
 
 def _subtotals(layout: GroupLayout) -> dict[str, object]:
@@ -310,10 +302,6 @@ class DataDescription(Printed):
     text: str
     facts: DataFacts
     config: DataConfig
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
 
 def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None = None) -> DataDescription:

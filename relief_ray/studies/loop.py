@@ -11,8 +11,8 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -22,15 +22,14 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.core.federated import RoundVoid
+from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, RecordConfig, parse
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
 from relief_ray.experiment.lifecycle import naming_data
 from relief_ray.experiment.setup import Setup
 from relief_ray.experiment.verify import verified
-from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
+from relief_ray.plugins.blame import has_users_code, naming_users_code, take_as_users
 from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.plugins.load import is_path, sources
 from relief_ray.records.checkpoint import last_saved
@@ -46,6 +45,7 @@ from relief_ray.studies.copies import Say, Stop, copied
 from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
 from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
+    BackboneLike,
     Folds,
     Place,
     Request,
@@ -54,7 +54,7 @@ from relief_ray.studies.request import (
     Target,
     plan_of,
 )
-from relief_ray.studies.spec import HASH_DIGITS, Cell
+from relief_ray.studies.spec import HASH_DIGITS, Cell, Values
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserCodeError, UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import refuse_changed_torch, threads
@@ -65,15 +65,12 @@ from relief_ray.training.inputs import InputCache
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from relief_ray.config.experiment import EvaluationConfig, RecordConfig
     from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
     from relief_ray.data.config import DataConfig
     from relief_ray.data.loader import Loader
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.server.optimizer import ServerConfig
-    from relief_ray.studies.request import BackboneLike
-    from relief_ray.studies.spec import Values
     from relief_ray.training.config import TrainingConfig
 
     class Settings(TypedDict, total=False):
@@ -365,11 +362,9 @@ class Loop:
             for alert in running.alerts.of(record):
                 self.callback.warn(alert, f"{cell.title}: ")
             self.senders.wake(running.state.folder)
-        left = max(0, cell.config.rounds - running.last)
-        before = self._left.get(cell.name, left)
-        self._num_new += max(0, before - left)
-        if cell.name in self._left:
-            self._left[cell.name] = min(before, left)
+        if (before := self._left.get(cell.name)) is not None:
+            self._left[cell.name] = left = min(before, max(0, cell.config.rounds - running.last))
+            self._num_new += before - left
 
     def _keep_score(self, state: State, record: RoundRecord | None) -> None:
         if (f1 := headline_f1(record)) is not None:
@@ -455,10 +450,9 @@ def _compute_for(
 
 def _facts_text(setup: Setup, where: str) -> str:
     """A run's rounds, clients, place and data in a line; a user's method by its import path too."""
-    number, rounds = len(setup.fleet), setup.config.rounds
+    number, label = len(setup.fleet), setup.config.label()
     windows = sum(client.num_windows for client in setup.fleet.clients)
-    path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
-    length = f"{path}{counted(rounds, 'round')}"
+    length = f"{f'{label}, ' if is_path(label) else ''}{counted(setup.config.rounds, 'round')}"
     return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
@@ -618,15 +612,12 @@ def _computing(request: Request) -> AbstractContextManager[Computer]:
         place, asked = "ray", f"jobs={request.jobs}: several runs at a time are processes of Ray"
     if place == "here":
         return nullcontext(Computer())
-    try:
-        found = next(iter(entry_points(group="relief_ray.runtimes", name=place)), None)
-        made: AbstractContextManager[Computer] | None = None if found is None else found.load()()
-    except ImportError:
-        made = None
-    if made is None:
-        leave = ", or leave jobs out" if request.jobs > 1 else ""
-        raise UserError(f"{asked}: this runtime is not installed; {install('server')}{leave}")
-    return made
+    with suppress(ImportError):
+        for found in entry_points(group="relief_ray.runtimes", name=place):
+            made: AbstractContextManager[Computer] = found.load()()
+            return made
+    leave = ", or leave jobs out" if request.jobs > 1 else ""
+    raise UserError(f"{asked}: this runtime is not installed; {install('server')}{leave}")
 
 
 def _compute_study(request: Request, computer: Computer) -> Study:
@@ -680,46 +671,17 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
         )
 
 
-@contextmanager
-def naming_users_code() -> Iterator[None]:
-    """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
-
-    Raises:
-        UserCodeFailed: function, file and line of such an error.
-    """
-    try:
-        yield
-    except (UserError, RoundVoid, FloatingPointError):
-        raise
-    except Exception as error:
-        theirs = blamed(error)
-        if theirs is None or theirs is error:
-            raise
-        raise theirs from error
-
-
 def _refuse_edited(plan: Plan) -> None:
     """Check that this process runs the user's files as they are now: a record names the hash of the file.
+
+    A file that was edited before the first call that saw its import is not noticed: Python keeps no hash of what it has
+    imported.
 
     Raises:
         UserError: a file was edited after this process had imported it, so that the old code would run.
     """
-    modules = {module for cell in plan.cells for module in cell.config.modules()}
-    if files := _edited_since_import(modules):
-        verb = "was" if len(files) == 1 else "were"
-        raise UserError(
-            f"{listed(files)} {verb} edited after this process had imported it: the old code would run, and the record "
-            "would name the new; start Python again (in a notebook: restart the kernel), or importlib.reload its module"
-        )
-
-
-def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
-    """Return the files of imported ``modules`` that have changed since this function first saw their import.
-
-    A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
-    """
     edited = []
-    for source in sources(modules):
+    for source in sources({module for cell in plan.cells for module in cell.config.modules()}):
         module = sys.modules.get(source.module)
         spec = getattr(module, "__spec__", None)
         seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
@@ -727,4 +689,10 @@ def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
             _FIRST_SEEN[source.name] = (spec, source.sha256)
         elif digest != source.sha256:
             edited.append(source.name)
-    return tuple(edited)
+    if edited:
+        verb = "was" if len(edited) == 1 else "were"
+        raise UserError(
+            f"{listed(edited)} {verb} edited after this process had imported it: the old code would run, and the "
+            "record would name the new; start Python again (in a notebook: restart the kernel), or importlib.reload "
+            "its module"
+        )

@@ -48,7 +48,7 @@ from relief_ray.records.cells import (
 from relief_ray.records.identity import addresses_in, flat, foreign, note_begun, why_closed, why_foreign
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Recorded, RunRecord, config_value
+from relief_ray.records.schema import Recorded, config_value
 from relief_ray.report.comparison import flat_settings
 from relief_ray.report.power_analysis import claim_powers
 from relief_ray.report.runs import choice_kind
@@ -466,11 +466,11 @@ def _holds(file: PlanFile) -> str:
 
 def look_at(cell: Cell, folder: Path) -> State:
     """Read the cell's status from its folder alone."""
-
-    def other_weights(run: RunRecord) -> str | None:
-        return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
-
-    seen = look(folder, expected_hash=cell.hash, other_weights=other_weights)
+    seen = look(
+        folder,
+        expected_hash=cell.hash,
+        other_weights=lambda run: frozen_mismatch(run.backbone, cell.config.backbone.frozen_here()),
+    )
     return State(**{each.name: getattr(seen, each.name) for each in fields(seen)} | {"cell": cell, "folder": folder})
 
 
@@ -531,11 +531,10 @@ def _merged(known: Mapping[str, PlannedCell], added: Mapping[str, PlannedCell]) 
     if len(rows) == len(known):
         return tuple(rows.values())
     ranks = {block: rank for rank, block in enumerate(dict.fromkeys(map(_block, rows.values())))}
-
-    def place(row: PlannedCell) -> tuple[object, object, int]:
-        return row.config["seed"], config_value(row.config, "data.fold"), ranks[_block(row)]
-
-    return tuple(sorted(rows.values(), key=place))
+    order = sorted(
+        rows.values(), key=lambda row: (row.config["seed"], config_value(row.config, "data.fold"), ranks[_block(row)])
+    )
+    return tuple(order)
 
 
 def _block(row: PlannedCell) -> str:
@@ -552,8 +551,10 @@ def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> s
 
 
 def _side_by_side(there: Mapping[str, JsonValue], here: Mapping[str, JsonValue], keys: Sequence[str]) -> str:
-    texts = [[value_text(values.get(key, "unset")) for values in (there, here)] for key in keys]
-    lines = [f"{key} is {one} there, asked: {other}" for key, (one, other) in zip(keys, texts, strict=True)]
+    lines = [
+        f"{key} is {value_text(there.get(key, 'unset'))} there, asked: {value_text(here.get(key, 'unset'))}"
+        for key in keys
+    ]
     return "; ".join(first_few(lines, 3))
 
 

@@ -203,8 +203,7 @@ def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
 
 def scores(record: RoundRecord | None, width: int = 1) -> list[str]:
     """F1, and F1 through clients' own sensors, in percent, where the round was evaluated; ``width`` of the numbers."""
-    metrics = record.metrics if record is not None else None
-    if metrics is None:
+    if record is None or (metrics := record.metrics) is None:
         return []
     values = [(label, getattr(metrics, name)) for name, label in METRICS.items() if label]
     return [f"{label} {100 * value:{width}.1f} %" for label, value in values if value is not None]

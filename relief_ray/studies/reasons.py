@@ -42,10 +42,6 @@ class Reasons(Printed):
     facts: Mapping[str, object]
     groups: tuple[GroupId, ...]
 
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
-
 
 def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, shown: str = "") -> Reasons:
     """Return the reasons for one client's task in one round of the run in ``folder``.

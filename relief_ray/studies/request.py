@@ -100,8 +100,7 @@ def method_of(given: StrategyLike) -> Method:
 def _configured(given: StrategyConfig) -> Method:
     values = given.model_dump(mode="json")
     if is_own(type(given)):
-        fields = given.model_dump(mode="json", exclude_defaults=True)
-        fields.pop("name", None)
+        fields = given.model_dump(mode="json", exclude={"name"}, exclude_defaults=True)
         return Method(label=_class_path(type(given), "strategies"), fields=fields)
     label = ExperimentConfig(strategy=given).label()
     usual = METHODS[label].model_dump(mode="json")

@@ -28,7 +28,7 @@ from relief_ray.report.figures.timeline import featured, timeline
 from relief_ray.report.formats import text
 from relief_ray.report.frames import Cells, brief_settings, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.results import round_table
-from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
+from relief_ray.report.runs import GridItem, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import lead_table
 from relief_ray.strategies import REFERENCE
@@ -53,10 +53,6 @@ class Page:
 
     text: str
     markdown: str
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
     def __repr__(self) -> str:
         """Return the text: what a Python prompt shows."""
@@ -424,7 +420,7 @@ class Study:
         """
         self.folder, self.folders = folders[0], folders
         self._is_temporary = is_temporary
-        self._inventory: Inventory = take_inventory(folders)
+        self._inventory = take_inventory(folders)
         self.name = "; ".join(self._inventory.titles) or self.folder.resolve().name
 
     @property

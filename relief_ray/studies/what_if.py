@@ -45,7 +45,7 @@ def price_fleet(
         UserError: fleet or costs are wrong; place and fix are named.
     """
     fleet, types = configured_fleet(config, len(windows))
-    return model_of(config, config.data.spec(), with_windows(fleet, list(windows)), types, engine, clocks)
+    return model_of(config, config.data.spec(), with_windows(fleet, windows), types, engine, clocks)
 
 
 _TOLERANCE = 1e-9

@@ -206,7 +206,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes], *, make_folder: bool
             move(beside, path)
         except BaseException:
             with suppress(OSError):
-                beside.unlink(missing_ok=True)
+                beside.unlink()
             raise
 
 

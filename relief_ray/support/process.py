@@ -33,7 +33,7 @@ def num_cores(root: Path = Path("/")) -> int:
 
     ``root``: where the machine's ``proc`` and ``sys`` lie.
     """
-    return max(1, min(_bound_cores(), *(int(quota + 0.5) for quota in _cpu_quotas(root))))
+    return max(1, min([_bound_cores(), *(int(quota + 0.5) for quota in _cpu_quotas(root))]))
 
 
 def _bound_cores() -> int:
@@ -43,7 +43,6 @@ def _bound_cores() -> int:
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """CPU quotas, in cores, of all groups that this process is in."""
-    yield float(os.cpu_count() or 1)
     for folder in _groups("cpu", root):
         quota, period = number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")
         words = text_in(folder / "cpu.max").split()
@@ -58,7 +57,7 @@ def memory_bytes(root: Path = Path("/")) -> int:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     names = ("memory.max", "memory.limit_in_bytes")
     limits = (number_in(folder / name) for folder in _groups("memory", root) for name in names)
-    return min(machine, *(limit for limit in limits if limit), machine)
+    return min([machine, *filter(None, limits)])
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
@@ -148,9 +147,9 @@ def choose_device(requested: Literal["cpu", "cuda", "auto"]) -> Device:
     Raises:
         UserError: ``cuda`` where there is none.
     """
-    if requested == "cpu" or torch.cuda.is_available():
-        return "cpu" if requested == "cpu" else "cuda"
-    if requested == "auto":
+    if requested != "cpu" and torch.cuda.is_available():
+        return "cuda"
+    if requested != "cuda":
         return "cpu"
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -160,7 +160,7 @@ class Table:
         rows = tuple(replace(row, cells=tuple(row.cells[i] for i in columns)) for row in self.rows)
         return replace(self, head=(self.head[0], *(self.head[1 + i] for i in columns)), rows=rows)
 
-    def with_best(self, least: Collection[str] = (), most: Collection[str] = ()) -> Table:
+    def with_best(self, least: Collection[str], most: Collection[str]) -> Table:
         """The table with the best mean of some columns in bold: of the columns ``least`` the least, else the most.
 
         Pale rows do not count, and where all are equal none is bold.
@@ -310,8 +310,8 @@ def latex(text: str) -> str:
 
 
 def _halves(head: str) -> tuple[str, str]:
-    spaces = [i for i, letter in enumerate(head) if letter == " "]
-    return min([("", head), *((head[:i], head[i + 1 :]) for i in spaces)], key=lambda lines: max(map(len, lines)))
+    cuts = ((head[:i], head[i + 1 :]) for i, letter in enumerate(head) if letter == " ")
+    return min([("", head), *cuts], key=lambda lines: max(map(len, lines)))
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], left: int) -> str:

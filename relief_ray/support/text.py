@@ -23,16 +23,16 @@ def first_few(lines: Sequence[str], most: int, more: str = "and {} more") -> lis
 
 
 class Printed:
-    """Base of a result in words: a Python prompt and a notebook show what ``print`` shows."""
+    """Base of a result in words, its ``text``: a Python prompt and a notebook show what ``print`` shows."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         """Return the text."""
-        return str(self)
+        return str(self.text)  # type: ignore[attr-defined]  # a field or a property
 
     def _repr_html_(self) -> str:
-        return f"<pre style='font-family: monospace'>{escape(str(self))}</pre>"
+        return f"<pre style='font-family: monospace'>{escape(repr(self))}</pre>"
 
 
 def wrapped(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> list[str]:

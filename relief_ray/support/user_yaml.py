@@ -147,9 +147,9 @@ def read_setting(text: str, place: str) -> object:
     """
     try:
         return _values(text, place)
-    except _NO_VALUE as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except _NO_VALUE:
         return text
 
 
@@ -186,9 +186,9 @@ def read_bytes(data: bytes, place: str) -> object:
         ) from error
     try:
         return _values(text, place)
+    except UserError:
+        raise
     except _NO_VALUE as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{place}: {_fault(error)}") from error
 
 
@@ -228,11 +228,7 @@ def _values(text: str, place: str) -> object:
         raise UserError(f"{place[:60]}..: a value of {len(text)} characters, expected at most {MAX_BYTES}; shorten it")
     try:
         text.encode()
-        loader = _Loader(text)
-        try:
-            values = loader.get_single_data()
-        finally:
-            loader.dispose()
+        values = yaml.load(text, _Loader)
         json.dumps(values, ensure_ascii=False).encode()  # raises for what JSON or UTF-8 cannot hold
         return values
     except UnicodeEncodeError as error:

@@ -65,13 +65,9 @@ class TrainingConfig(SwitchedConfig):
     """Number of clients of a worker that take their steps together, for small models on a GPU."""
 
     @model_validator(mode="after")
-    def _steps_have_an_interval(self) -> TrainingConfig:
+    def _fits_together(self) -> TrainingConfig:
         if self.schedule == "step" and self.schedule_every is None:
             raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
-        return self
-
-    @model_validator(mode="after")
-    def _stack_is_ours(self) -> TrainingConfig:
         if self.stack > 1 and self.engine == "naive":
             raise ValueError(
                 f"stack = {self.stack} with engine = 'naive', the oracle that trains one client after the other; "
@@ -82,10 +78,6 @@ class TrainingConfig(SwitchedConfig):
                 f"stack = {self.stack} with micro_batch = {self.micro_batch}: clients share whole batches or none; "
                 "expected one of the two"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _oracle_is_exact(self) -> TrainingConfig:
         if self.engine == "naive" and self.autocast != "none":
             raise ValueError(
                 f"autocast = {self.autocast!r} with engine = 'naive', the oracle that others are compared with to "

@@ -18,6 +18,7 @@ from relief_ray.training.forward_plan import spread, stages_for
 from relief_ray.training.inputs import Rows
 
 Mask = frozenset[str]
+Share = tuple[int, int]
 _Memo = dict[tuple[str, Mask], Tensor]
 CHUNK = 512
 
@@ -81,7 +82,7 @@ def calibrate(backbone: Backbone, inputs: Mapping[str, Rows]) -> None:
         backbone.forward({m: x[:] for m, x in inputs.items()})
 
 
-def share_rows(num_windows: int, share: tuple[int, int], chunk: int = CHUNK) -> Tensor:
+def share_rows(num_windows: int, share: Share, chunk: int = CHUNK) -> Tensor:
     """Indices of the windows of worker i, ``share = (i, n)``: every n-th whole chunk.
 
     A matrix product's last bits depend on its batch. Whole chunks give the same batches for any ``n``, so that every

@@ -43,7 +43,7 @@ from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, blocks, leaf, measured, squares_by_blas
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
-from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
+from relief_ray.training.evaluation import CHUNK, Share, calibrate, confusion, predict, share_rows
 from relief_ray.training.forward_plan import Values
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job, combine
@@ -61,14 +61,9 @@ def client_windows(client: ClientId) -> str:
     return f"client.{client}"
 
 
-def part_windows(part: str, share: tuple[int, int]) -> str:
+def part_windows(part: str, share: Share) -> str:
     """Name of a share ``(i, n)`` of a part's windows."""
     return f"{part}.{share}"
-
-
-def _as_they_are(name: str, windows: WindowSet) -> WindowSet:
-    """Return the windows: their file can be read here."""
-    return windows
 
 
 class Worker:
@@ -77,16 +72,16 @@ class Worker:
     def __init__(
         self,
         job: Job,
-        readable: Readable = _as_they_are,
+        readable: Readable = lambda name, windows: windows,
         *,
         backwards: bool = False,
         inputs: InputCache | None = None,
     ) -> None:
         """Build the backbone on its device and pin the thread count, which the last bits of sums depend on.
 
-        ``readable`` turns windows into the same ones where this process can read them; ``backwards``: the last client
-        is trained first, and sums are added up in client order all the same; ``inputs``: prepared windows of the job
-        before this one, which it may have too.
+        ``readable`` turns windows into the same ones where this process can read them, by default themselves;
+        ``backwards``: the last client is trained first, and sums are added up in client order all the same; ``inputs``:
+        prepared windows of the job before this one, which it may have too.
         """
         use_threads(job.num_threads)
         use_device(job.trainer.device)
@@ -122,12 +117,11 @@ class Worker:
         job, is_watched = self.job, bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
         # Deltas that only the sums read need no memory of their own, which is faster.
         reuses_memory = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
-        if self._backwards:
-            alone = [[task] for block in reversed(blocks) for task in reversed(block)]
-            done = list(self.runs.updates(round_, models, alone, states, reuses_memory=False))
-            updates = iter(done[::-1])
-        else:
+        if not self._backwards:
             updates = self.runs.updates(round_, models, blocks, states, received, reuses_memory=reuses_memory)
+        else:
+            alone = [[task] for block in reversed(blocks) for task in reversed(block)]
+            updates = reversed(list(self.runs.updates(round_, models, alone, states, reuses_memory=False)))
         return (self._sum_block(islice(updates, len(block)), states, is_watched) for block in blocks)
 
     def _sum_block(
@@ -175,7 +169,7 @@ class Worker:
         targets: Sequence[EvalTarget],
         states: States,
         part: str,
-        share: tuple[int, int] = (0, 1),
+        share: Share = (0, 1),
     ) -> dict[str, Tensor]:
         """Confusion matrices (subjects, K, K) by label on this worker's share ``(i, n)`` of the part's windows.
 
@@ -207,14 +201,14 @@ class Worker:
                 counted[same] = matrices[target.label]
         return matrices
 
-    def tested_windows(self, part: str, share: tuple[int, int]) -> dict[str, tuple[WindowSet, tuple[str, ...]]]:
+    def tested_windows(self, part: str, share: Share) -> dict[str, tuple[WindowSet, tuple[str, ...]]]:
         """Windows that ``evaluate`` reads, by name, and the modalities that it reads of them."""
         windows = {part_windows(part, share): self.job.parts[part].take(self._share_rows(part, share).numpy())}
         if self.job.calibration is not None:
             windows[CALIBRATION] = self.job.calibration
         return {name: (each, self.job.fleet.modalities) for name, each in windows.items()}
 
-    def _share_rows(self, part: str, share: tuple[int, int]) -> Tensor:
+    def _share_rows(self, part: str, share: Share) -> Tensor:
         return share_rows(len(self.job.parts[part]), share, self.backbone.chunk or CHUNK)
 
     def _client_inputs(self, client: ClientId) -> ClientInputs:

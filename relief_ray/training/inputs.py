@@ -20,8 +20,6 @@ from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, noise_inputs, zero_input
 
-_Prepare = Callable[[str, Tensor], Tensor]
-
 MIB = 2**20
 CPU = torch.device("cpu")
 
@@ -65,7 +63,7 @@ class LazyRows:
 
     windows: WindowSet
     modality: str
-    prepare: _Prepare
+    prepare: Callable[[str, Tensor], Tensor]
     device: torch.device = CPU
 
     def __len__(self) -> int:
@@ -116,16 +114,16 @@ def lone_client(
 
 
 class InputCache:
-    """Cache of prepared windows by name, at most ``limit_mib``; evicts the most recently used item.
+    """Cache of prepared windows by name, at most ``limit_bytes``; evicts the most recently used item.
 
     Rounds train the same clients in about the same order (not exactly: workers pull their work), so the item that was
     used last is likely to be needed last. One cache may serve a process's jobs one after the other, since the cells of
     a fold have the same windows; items are named by content then.
     """
 
-    def __init__(self, limit_mib: int = 0) -> None:
-        """An empty cache."""
-        self.limit_bytes = limit_mib * MIB
+    def __init__(self) -> None:
+        """An empty cache; ``begin`` sets its limit."""
+        self.limit_bytes = 0
         self._items: OrderedDict[str, ClientInputs] = OrderedDict()
         self._used, self._source = 0, object()
 
@@ -144,8 +142,7 @@ class InputCache:
         needed = nbytes()
         while self._items and self._used + needed > self.limit_bytes:
             self._used -= _nbytes(self._items.popitem()[1])
-        item = load()
-        self._items[name] = item
+        item = self._items[name] = load()
         self._used += _nbytes(item)
         return item
 
@@ -156,4 +153,4 @@ def _nbytes(item: ClientInputs) -> int:
 
 def _rows_bytes(rows: Rows) -> int:
     """Bytes that rows occupy between two uses: none where they are read lazily."""
-    return rows.numel() * rows.element_size() if isinstance(rows, Tensor) else 0
+    return rows.nbytes if isinstance(rows, Tensor) else 0

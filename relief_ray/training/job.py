@@ -12,7 +12,7 @@ from relief_ray.core.protocols import Planner
 from relief_ray.core.streams import Streams
 from relief_ray.data.dataset import DataReference
 from relief_ray.data.window_set import WindowSet
-from relief_ray.models.backbone import Backbone
+from relief_ray.models.backbone import Backbone, Facts
 from relief_ray.server.reduction import Sums, merge_blocks
 from relief_ray.support.errors import LeftOut
 from relief_ray.support.process import Device, choose_device
@@ -61,7 +61,7 @@ class Job:
     num_threads: int = 1
     cache_mib: int | None = None
     pairwise_every: int = 0
-    frozen: Mapping[str, str | int] = field(default_factory=dict)
+    frozen: Facts = field(default_factory=dict)
     calibration: WindowSet | None = None
     data: DataReference | None = None
     device_by_host: bool = False
@@ -100,7 +100,7 @@ class BlockResult:
     rejected: Mapping[ClientId, LeftOut] = field(default_factory=dict)
     refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()
-    pairwise: tuple[Update, ...] = field(default=())
+    pairwise: tuple[Update, ...] = ()
     payloads: tuple[bytes, ...] = ()
 
 

@@ -19,7 +19,7 @@ from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Assignment, StageTimes
 from relief_ray.models.modes import TrainingMode
-from relief_ray.plugins.blame import require, users_function
+from relief_ray.plugins.blame import AnyFunction, require, users_function
 from relief_ray.support.process import Autocast, Moment, casting, moment, seconds_between
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
@@ -191,7 +191,7 @@ def is_mean_over_windows(program: ClientProgram) -> bool:
     return program.is_mean or program.objective is task_loss
 
 
-def backward(loss: Tensor, objective: Callable[..., object]) -> None:
+def backward(loss: Tensor, objective: AnyFunction) -> None:
     """Add the gradient of an objective's value; do nothing for a constant.
 
     Raises:
@@ -222,7 +222,7 @@ def observe_batch(run: LoadedRun, step: LocalStep) -> None:
     run.observed.append(_copies(run.program.observe(step)))
 
 
-def observed_rows(run: LoadedRun) -> dict[str, Tensor]:
+def observed_rows(run: LoadedRun) -> Values:
     """Concatenate the observed rows of all batches, on the CPU."""
     names = (run.observed or [{}])[0]
     return {name: torch.cat([rows[name] for rows in run.observed]).cpu() for name in names}

@@ -168,7 +168,7 @@ def _begin_stacked_round(
     return stacked
 
 
-def _sources(trainer: Trainer, run: LoadedRun, plan: ForwardPlan) -> dict[str, Tensor]:
+def _sources(trainer: Trainer, run: LoadedRun, plan: ForwardPlan) -> Values:
     """One client's sources of the stack's steps, with its labels; its model is loaded."""
     zeroed = run.plan.zero_features
     before = stages_for(trainer.backbone, {s for s in plan.sources if not s.startswith(RAW)}, zeroed)

@@ -7,9 +7,9 @@ optimizer state; outputs that no trained group can change are computed once per 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import lru_cache, partial
 
 import torch
@@ -146,14 +146,7 @@ class Trainer:
         plan = self.plan(context.info.modalities, task, num_windows, receives=bool(run.received.rows))
         is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
         return LoadedRun(
-            context=context,
-            task=task,
-            data=run.data,
-            program=run.program,
-            clock=run.clock,
-            probes=run.probes,
-            statistics=run.statistics,
-            received=run.received,
+            **{field.name: getattr(run, field.name) for field in fields(ClientRun)},
             plan=plan,
             output=task.output or self.backbone.output,
             cross_entropy=cross_entropy if self.config.engine == "fused" else functional.cross_entropy,
@@ -215,7 +208,8 @@ class Trainer:
         context, clock, num_windows = run.context, run.clock, len(run.data.labels)
         batches = self._batches(run)
         order = context.streams.torch("batches", context.round, context.info.id)
-        with self._steps_in_backward(run):
+        with ExitStack() as hooks:
+            self._steps_in_backward(run, hooks)
             for epoch in range(1, run.task.epochs + 1):
                 losses = []
                 shuffled = torch.randperm(num_windows, generator=order).to(self.device)
@@ -250,12 +244,11 @@ class Trainer:
         clock.add("forward", began)
         return batches
 
-    @contextmanager
-    def _steps_in_backward(self, run: LoadedRun) -> Iterator[None]:
-        """Fuse the optimizer step of large tensors into the backward pass, where that reads a parameter only once.
+    def _steps_in_backward(self, run: LoadedRun, hooks: ExitStack) -> None:
+        """Let large tensors take their steps in the backward pass, until ``hooks`` are closed.
 
         A large gradient is then consumed while it is in the CPU's cache (a GPU has none that would be worth it), and
-        its memory is reused. A step depends on its own tensor's gradient alone, so no bit changes. Not used where a
+        its memory is reused. A step depends on its own tensor's gradient alone, so no bit changes. Not done where a
         gradient is incomplete at that moment: micro-batches, tensors trained in parts, objectives that may still read
         the parameters. Clipping needs all gradients before the first step, weight decay a step of all tensors at once.
         """
@@ -263,13 +256,8 @@ class Trainer:
         is_fusing = config.engine in ("gemm", "fused") and self.device.type == "cpu"
         is_apart = config.clip_norm is None and not config.rule.weight_decay and run.program.objective is task_loss
         has_parts = run.max_windows < config.batch_size or any(part.cuts for part in run.task.train.values())
-        with ExitStack() as hooks:
-            if is_fusing and is_apart and not has_parts:
-                self._step_large(run, hooks)
-            yield
-
-    def _step_large(self, run: LoadedRun, hooks: ExitStack) -> None:
-        """Let large tensors take their steps as soon as they have their gradients, until ``hooks`` are closed."""
+        if not (is_fusing and is_apart) or has_parts:
+            return
         modules = [m for stage in run.plan.every_step for m in stage.module.modules()]
         linear = {id(m.weight): m for m in modules if isinstance(m, KernelLinear)}
         for lr, parameters in run.parameters.items():

@@ -22,14 +22,14 @@ def table(*runs):
 
 
 def test_scores_last_best_and_mean_of_the_last_ten_rounds(make):
-    found = figures(make(scores=(0.1, 0.9) + (0.5,) * 8 + (0.6, 0.7)))
+    found = figures(make(scores=(0.1, 0.9) + (0.5,) * 8 + (0.6, 0.7)), CLOCK)
     assert (found["f1_percent"], found["f1_best_percent"]) == (70.0, None)
     assert found["f1_last10_percent"] == pytest.approx(100 * (0.5 * 8 + 0.6 + 0.7) / 10)
 
 
 def test_the_validation_part_chooses_the_best_round_the_first_of_equals(make):
     """Round 3 is best on the test part; nobody may know."""
-    assert figures(make(scores=(0.2, 0.6, 0.9), validation=(0.5, 0.7, 0.7)))["f1_best_percent"] == 60.0
+    assert figures(make(scores=(0.2, 0.6, 0.9), validation=(0.5, 0.7, 0.7)), CLOCK)["f1_best_percent"] == 60.0
 
 
 def test_own_models_are_the_headline_even_beside_a_canonical_one(make):
@@ -193,4 +193,4 @@ def test_a_method_without_a_bootstrap_has_no_slots(make):
 
 def test_a_bootstrap_alone_has_no_slots(make):
     alone = make("relief", scores=(0.5,))
-    assert count_slots(alone) == [] and figures(alone)["free_slots"] is None
+    assert count_slots(alone) == [] and figures(alone, CLOCK)["free_slots"] is None

@@ -180,7 +180,7 @@ def test_what_was_used_last_makes_room_since_it_is_needed_last():
         loads.append(name)
         return ClientInputs(inputs={"acc": torch.zeros(2**17)}, labels=torch.zeros(1, dtype=torch.int64))
 
-    cache = InputCache(1)  # two items of half a MiB
+    cache = InputCache().begin(1, None)  # two items of half a MiB
     for name in ("a", "b", "c", "a", "b", "c", "a"):
         cache.get(name, lambda: 2**19, lambda name=name: item(name))
     assert loads == ["a", "b", "c", "b", "a"], "every second is found; the oldest out first would find none"
@@ -247,7 +247,7 @@ def test_room_is_made_before_windows_are_loaded(job):
     assert (
         size == sum(x.numel() * 4 for x in whole.inputs.values()) > 0 == prepared_bytes(windows, ("acc",), backbone, 0)
     )
-    cache, used = InputCache(1), []
+    cache, used = InputCache(), []
     cache.limit_bytes = size
 
     def load():

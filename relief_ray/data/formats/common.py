@@ -60,7 +60,7 @@ def _check_labels(column: Table, spec: DatasetSpec, name: str) -> Codes:
     known = np.isin(column, (_NULL_CODE, *spec.labels))
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
-        codes = ", ".join(str(code) for code in spec.labels)
+        codes = ", ".join(map(str, spec.labels))
         raise UserError(f"{name}, line {row + 1}: label {column[row]:g}, expected 0 or one of {codes}; fetch it again")
     labels = column.astype(np.int16)
     if not (labels != _NULL_CODE).any():
@@ -75,8 +75,7 @@ def missing_classes(labels: Codes, spec: DatasetSpec) -> list[int]:
 
 def signature(columns: int) -> Table:
     """The ramp written as the first row of a synthetic file: 0.0101, 0.0202, ..."""
-    ramp: Table = np.arange(1, columns + 1, dtype=np.float64) * _STEP
-    return ramp
+    return np.arange(1, columns + 1, dtype=np.float64) * _STEP
 
 
 def is_signature(row: Table | Floats) -> bool:

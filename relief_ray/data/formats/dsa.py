@@ -143,5 +143,4 @@ def with_units(spec: DatasetSpec, units: tuple[str, ...]) -> DatasetSpec:
 def unit_columns(units: tuple[str, ...]) -> Ints:
     """The parsed signal's columns that belong to these body units, in canonical order."""
     positions = [UNITS.index(unit) for unit in units]
-    columns: Ints = np.arange(NUM_COLUMNS).reshape(3, len(UNITS), 3)[:, positions].ravel()
-    return columns
+    return np.arange(NUM_COLUMNS).reshape(3, len(UNITS), 3)[:, positions].ravel()

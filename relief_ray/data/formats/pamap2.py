@@ -12,12 +12,12 @@ amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the mea
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import missing_classes, read_subject, signature
 from relief_ray.data.loader import (
     Codes,
     DatasetSpec,
+    Doubles,
     Floats,
     Ints,
     Loader,
@@ -29,7 +29,7 @@ from relief_ray.data.loader import (
     fill_forward,
     fill_linear,
 )
-from relief_ray.data.synthetic import Array, make_person, record, write_table
+from relief_ray.data.synthetic import make_person, record, write_table
 from relief_ray.support.errors import UserError
 
 NUM_COLUMNS = 54
@@ -78,12 +78,12 @@ SPEC = DatasetSpec(
 )
 
 
-def lowpass() -> NDArray[np.float64]:
+def lowpass() -> Doubles:
     """The filter's taps (NUM_TAPS,), unit gain at 0 Hz."""
     position = np.arange(NUM_TAPS) - NUM_TAPS // 2
     cutoff = _CUTOFF / _FACTOR
     taps = 2 * cutoff * np.sinc(2 * cutoff * position) * np.hamming(NUM_TAPS)
-    normalised: NDArray[np.float64] = taps / taps.sum()
+    normalised: Doubles = taps / taps.sum()
     return normalised
 
 
@@ -150,7 +150,7 @@ def _overdue(heart_rate: Floats, rate_hz: int) -> Mask:
     return rows - read > _HELD_S * rate_hz
 
 
-def _bouts(time_s: Array, labels: Codes, started: Mask, name: str) -> Ints:
+def _bouts(time_s: Doubles, labels: Codes, started: Mask, name: str) -> Ints:
     """Run of one activity with an even clock and a known heart rate."""
     steps = np.diff(time_s, prepend=time_s[:1] - 0.01)
     if not np.isfinite(time_s).all() or (steps <= 0).any():
@@ -186,7 +186,7 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     measured = np.arange(len(labels)) % 11 == 7
     table[:, 2] = np.where(measured, np.round(bpm), np.nan)
     table[:, _imu_columns()] = _canonical(body)
-    for place, imu in enumerate((3, 20, 37)):
+    for place, imu in enumerate(_IMUS):
         table[:, imu + 4 : imu + 7] = np.clip(body[:, place, :3], -58.0, 58.0)
         table[:, imu + 13 : imu + 17] = (1.0, 0.0, 0.0, 0.0)
         _drop_rows(table, slice(imu, imu + 17), rng)
@@ -195,13 +195,13 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     write_table(path, table, ["%.2f", "%d", *["%.6g"] * 52], " ")
 
 
-def _canonical(body: Array) -> Array:
+def _canonical(body: Doubles) -> Doubles:
     """(rows, places, 9) to (rows, 9 * places): acc of all places, then gyro, then mag."""
     rows, places, _ = body.shape
     return body.reshape(rows, places, 3, 3).transpose(0, 2, 1, 3).reshape(rows, 9 * places)
 
 
-def _drop_rows(table: Array, columns: slice, rng: np.random.Generator) -> None:
+def _drop_rows(table: Doubles, columns: slice, rng: np.random.Generator) -> None:
     """Lost wireless packets: stretches of NaN, about half a percent of the rows."""
     starts = rng.integers(1, len(table), max(1, len(table) // 4000))
     for start, length in zip(starts, rng.integers(2, 40, len(starts)), strict=True):

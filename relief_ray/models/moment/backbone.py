@@ -7,7 +7,6 @@ Linear(D -> D/2) + ReLU + Linear(D/2 -> K). All modalities share the frozen weig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -19,7 +18,7 @@ from relief_ray.models.backbone import (
     SHA256,
     Backbone,
     BackboneConfig,
-    GroupParameters,
+    Facts,
     InputShape,
     Stage,
     require_memory,
@@ -39,7 +38,7 @@ from relief_ray.models.moment.encoder import (
     position_bias,
 )
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
-from relief_ray.models.stage import apart, copied, in_order, trained_stage
+from relief_ray.models.stage import TrainedStage, apart, copied, in_order, trained_stage
 from relief_ray.support.errors import UserError
 
 # MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
@@ -51,7 +50,7 @@ from relief_ray.support.errors import UserError
 
 def _fusion(
     modalities: tuple[str, ...], width: int, rank: int, alpha: int, seed: int
-) -> tuple[list[Stage], list[tuple[Stage, GroupParameters]]]:
+) -> tuple[list[Stage], list[TrainedStage]]:
     """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks, the frozen ones first."""
     from peft import LoraConfig
     from peft.tuners.lora.layer import Linear as LoraLinear
@@ -167,7 +166,7 @@ class MomentConfig(BackboneConfig):
         width, bias_1HPP = SIZES[self.size].d_model, position_bias(frozen.pipeline, mask_T)
         frozen_blocks, fusion = _fusion(modalities, width, self.rank, self.alpha, seed)
         head = _head(width, shape.num_classes, seed + 1)
-        encoders, parts = list[Stage](), list[tuple[Stage, GroupParameters]]()
+        encoders, parts = list[Stage](), list[TrainedStage]()
         for i, (modality, channels) in enumerate(shape.channels):
             adapted = _adapted(self, frozen.pipeline, seed + 2 + i)
             patches, blocks, feature = _encoder(frozen.pipeline, adapted, mask_T, bias_1HPP, modality, channels)
@@ -184,7 +183,7 @@ class MomentConfig(BackboneConfig):
             warnings=_warnings(self, frozen),
         )
 
-    def frozen_here(self) -> Mapping[str, str | int]:
+    def frozen_here(self) -> Facts:
         """The hash of the encoder's weights that are now on this machine; empty if there are none."""
         sha256 = local_sha256(self.size, self.weights, self.weights_seed, self.revision)
         return {} if sha256 is None else {SHA256: sha256}
@@ -215,13 +214,12 @@ def _adapted(config: MomentConfig, pipeline: nn.Module, seed: int) -> nn.Module:
 
 
 def _blocks(pipeline: nn.Module) -> list[nn.Module]:
-    encoder = pipeline.get_submodule("encoder.block")
-    return list(encoder.children())
+    return list(pipeline.get_submodule("encoder.block").children())
 
 
 def _encoder(
     plain: nn.Module, adapted: nn.Module, mask_T: Tensor, bias_1HPP: Tensor, modality: str, channels: int
-) -> tuple[Stage, list[tuple[Stage, GroupParameters]], Stage]:
+) -> tuple[Stage, list[TrainedStage], Stage]:
     """Patches, blocks and feature; the group of a block are its LoRA factors by PEFT's names without the adapter's."""
     norm, source = adapted.get_submodule("encoder.final_layer_norm"), f"patches.{modality}"
     width = norm.get_parameter("weight").numel()
@@ -252,7 +250,7 @@ def _encoder(
     return patches, blocks, Stage(spec=spec, module=feature)
 
 
-def _head(width: int, num_classes: int, seed: int) -> list[tuple[Stage, GroupParameters]]:
+def _head(width: int, num_classes: int, seed: int) -> list[TrainedStage]:
     layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
     first, last = layers.children()
     return [
@@ -261,7 +259,7 @@ def _head(width: int, num_classes: int, seed: int) -> list[tuple[Stage, GroupPar
     ]
 
 
-def _facts(config: MomentConfig, frozen: FrozenEncoder, num_modalities: int, width: int) -> dict[str, str | int]:
+def _facts(config: MomentConfig, frozen: FrozenEncoder, num_modalities: int, width: int) -> Facts:
     """Identity and size of the frozen part, for the record."""
     return {
         "weights": frozen.origin,

@@ -7,7 +7,6 @@ copying ends, the copy has a ledger with the rounds of its newest whole checkpoi
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -75,8 +74,8 @@ class MirrorStore:
         if not is_uri(uri) or is_chain(uri):
             raise UserError(f"runtime.mirror = {self.name!r}: not the address of one store; expected {_EXAMPLES}")
         mask_logs()
-        # Seldom needed: the command line is quick without it.
-        fsspec: Any = importlib.import_module("fsspec")
+        import fsspec  # seldom needed: the command line is quick without it
+
         try:
             self._fs, root = fsspec.core.url_to_fs(uri.rstrip("/"))
         except Exception as error:  # whatever a store raises

@@ -488,11 +488,9 @@ def _remove_leftovers(database: Path) -> None:
 def _experiment(client: MlflowClient, store: Store) -> str:
     experiment = client.get_experiment_by_name(store.experiment)
     if experiment is None:
-        place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
+        place = (store.database.parent / "mlartifacts" / store.experiment).as_uri() if store.database else None
         with suppress(Exception):  # another machine may have been faster; the second query decides
-            client.create_experiment(
-                store.experiment, artifact_location=place.as_uri() if place else None, tags=_EXPERIMENT_TAGS
-            )
+            client.create_experiment(store.experiment, artifact_location=place, tags=_EXPERIMENT_TAGS)
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
     if experiment.lifecycle_stage != "active":
@@ -536,8 +534,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
     }
     # The moment at which the first round began; before there is one, that at which the run was made.
     first = next(iter(read_rounds(folder)), None)
-    began_s = None if first is None else first.ended_unix_s - first.wall_s
-    started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
+    started_ms = _unix_ms(record.created) if first is None else round((first.ended_unix_s - first.wall_s) * 1000)
     if record.parent is not None:
         tags[_STUDY] = _study(client, experiment, record.parent, started_ms)
     return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=_name(method, record))

@@ -44,7 +44,8 @@ class Copy(Protocol):
 class Target(ABC):
     """A place that gets copies of records. A new one is a subclass, its ``Copy``, and a line in ``studies/copies.py``.
 
-    Its fields are those of a usual one; seconds each.
+    The key of its address belongs in ``records.identity``, so that nothing is sent where only a record says, and beside
+    those of the others in ``studies/plan.py``. Its fields are those of a usual one; seconds each.
     """
 
     name: str

@@ -130,14 +130,14 @@ def devices(comparison: Comparison) -> Figure | None:
     def draw(figure: MplFigure) -> None:
         from matplotlib.patches import Patch
 
-        colours = {m: style.color for m, style in styles(comparison.labels).items()}
+        looks = styles(comparison.labels)
         num_devices = {s.kind: s.num_devices for s in shares}
         number = {kind: num_devices[kind] for kind in comparison.in_order(num_devices)}
         left, right = axes = panels(figure, 2, above_in=0.336, below_in=_BELOW_IN, left=0.085, gap=0.2)
         width = 0.8 / len(methods)
         for share in shares:
             x = list(number).index(share.kind) + (methods.index(share.method) - (len(methods) - 1) / 2) * width
-            bottom, colour = 0.0, colours[share.method]
+            bottom, colour = 0.0, looks[share.method].color
             for (_, hatch, alpha), height in zip(_PARTS, (share.compute_s, share.link_s, share.wait_s), strict=True):
                 left.bar(
                     x,
@@ -158,7 +158,7 @@ def devices(comparison: Comparison) -> Figure | None:
             ax.set_ylabel(label)
             plain_axes(ax, "y")
         left.set_ylim(top=1.05 * max(s.compute_s + s.link_s + s.wait_s for s in shares))
-        of_methods = [Patch(facecolor=colours[m], label=m) for m in methods]
+        of_methods = [Patch(facecolor=looks[m].color, label=m) for m in methods]
         of_parts = [Patch(facecolor=FAINT, alpha=a, hatch=h, edgecolor=FAINT, label=name) for name, h, a in _PARTS]
         top_legend(figure, patches=[*of_methods, *of_parts])
         footnote(figure, comparison.runs, comparison.clock)

@@ -157,12 +157,10 @@ _QUANTITIES = (
 
 def _gains(comparison: Comparison, methods: Sequence[str], quantity: _Quantity, score: str) -> dict[str, Paired]:
     """Differences to FedAvg of methods that have one, at as much of the quantity; empty where none is taken there."""
-    if score not in quantity.gains:
+    if (figure := quantity.gains.get(score)) is None:
         return {}
-    figure = quantity.gains[score]
-    rows = [row for row in comparison.rows if row.label in methods]
-    found = {row.label: row.over_reference(figure) for row in rows}
-    return {label: gain for label, gain in found.items() if gain is not None}
+    rows = (row for row in comparison.rows if row.label in methods)
+    return {row.label: gain for row in rows if (gain := row.over_reference(figure))}
 
 
 def _height_in(num_gains: int) -> float:

@@ -225,10 +225,15 @@ def name_ends(ax: Axes, comparison: Comparison, ends: Mapping[str, tuple[float, 
             for part, kind in ((lead, "lead"), (key, "key")):
                 part.set(color=colours[label].color, clip_on=False, gid=part_of(comparison, label, kind))
             key.set_markerfacecolor(colours[label].markerfacecolor)
-            written = ax.annotate(
-                short(label), (tip, place), xytext=(5, 0), textcoords="offset points", annotation_clip=False
+            ax.annotate(
+                short(label),
+                (tip, place),
+                xytext=(5, 0),
+                textcoords="offset points",
+                annotation_clip=False,
+                va="center",
+                gid=part_of(comparison, label, "name"),
             )
-            written.set(va="center", gid=part_of(comparison, label, "name"))
     ax.set_xlim(left, right)
     ax.set_ylim(low, high)
 

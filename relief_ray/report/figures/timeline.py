@@ -257,8 +257,7 @@ def _gain(cost: RoundCost, reference: RoundCost) -> str:
     if not (cost.round_s and reference.energy_j):
         return "a round with nobody"
     speedup, saved = reference.round_s / cost.round_s, 100 * (1 - cost.energy_j / reference.energy_j)
-    times = "\N{MULTIPLICATION SIGN}"
-    faster = f"{speedup:.2f}{times} as fast" if f"{speedup:.2f}" != "1.00" else "as fast"
+    faster = f"{speedup:.2f}\N{MULTIPLICATION SIGN} as fast" if f"{speedup:.2f}" != "1.00" else "as fast"
     energy = f"{percent(abs(saved))} % {'less' if saved >= 0 else 'more'} energy"
     return f"{faster}, {'the same energy' if energy.startswith('0 %') else energy}"
 

@@ -19,7 +19,7 @@ from relief_ray.support.table import Table, inline, marked
 _WIDTH_REM = 68
 
 
-def markdown(document: Document, figures: str = "figures") -> str:
+def markdown(document: Document) -> str:
     """The page; figures are linked, not drawn, from the folder ``figures``."""
     numbers, parts = document.numbers, [f"# {marked(document.title)}", marked(document.lead)]
     for section in document.sections:
@@ -29,7 +29,7 @@ def markdown(document: Document, figures: str = "figures") -> str:
                 parts.append(block.markdown(numbers.get(block.slug, "")))
             elif isinstance(block, Figure):
                 caption = marked(f"{numbers[block.slug]}. {block.caption}")
-                parts.append(f"![{caption}]({figures}/{block.slug}.png)\n\n{caption}")
+                parts.append(f"![{caption}](figures/{block.slug}.png)\n\n{caption}")
             else:
                 mark = "> " if block.tone else "- " if block.is_list else ""
                 # Without a line between them, those of a quotation would flow together.

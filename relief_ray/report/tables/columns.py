@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
 from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.statistics import Paired
 from relief_ray.support.text import percent
 
@@ -49,14 +48,6 @@ class Column:
         """The figure as it is printed; a share of the link that only rounds to 100 % is ``> 99``."""
         shown = value * self.scale + 0.0
         return percent(shown, self.decimals) if self is LINK else f"{shown:.{self.decimals}f}"
-
-    def printed(self, dataset: str) -> str:
-        """The paper's column with this figure of a data set; empty where it prints none.
-
-        All but F1 are of PAMAP2, F1 of MHEALTH too.
-        """
-        known = PAPER_DATA if "{data}" in self.paper else ("pamap2",)
-        return self.paper.format(data=PAPER_DATA[dataset]) if dataset in known else ""
 
 
 _DATA = "{data} F1 (%)"

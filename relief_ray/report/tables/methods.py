@@ -93,10 +93,6 @@ def ablations(comparison: Comparison) -> list[str]:
     return by_registry(label for label, method in comparison.methods.items() if method.kind.startswith("ablation"))
 
 
-def _own_metrics(comparison: Comparison) -> tuple[Column, ...]:
-    return tuple(map(col.own_metric, comparison.metrics))
-
-
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
     spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
@@ -123,8 +119,7 @@ def clocks_table(comparison: Comparison) -> Table | None:
     rows = []
     for method in comparison.rows:
         if SPEEDUP.figure in method.stats:
-            known = ((c, next(m for m in c.rows if m.label == method.label)) for c in by_clock)
-            cells = tuple(method_cell(c, m, SPEEDUP) for c, m in known)
+            cells = tuple(method_cell(c, m, SPEEDUP) for c in by_clock if (m := c.row(method.label)))
             rows.append(Row(name_of(method), cells, faint=method.is_bound))
     note = (
         f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
@@ -294,13 +289,13 @@ _WIDE = (
 
 def _lead(comparison: Comparison) -> tuple[Column, ...]:
     """The columns that lead everywhere: F1, gain, F1 at equal time and own sensors, speed, joules; a user's metrics."""
-    lead = (col.F1, _CHANGE_OF_F1, col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES)
-    return (*lead, *_own_metrics(comparison))
+    own = map(col.own_metric, comparison.metrics)
+    return (col.F1, _CHANGE_OF_F1, col.AT_SECONDS_F1, OWN_F1, SPEEDUP, col.JOULES, *own)
 
 
 def lead_table(comparison: Comparison) -> Table:
     """The columns that lead."""
-    return _compared(comparison, "results", _lead(comparison))
+    return replace(_compared(comparison, _lead(comparison)), slug="results")
 
 
 def all_tables(comparison: Comparison) -> tuple[Table, Table, Table]:
@@ -311,14 +306,15 @@ def all_tables(comparison: Comparison) -> tuple[Table, Table, Table]:
     Everything else: F1 at best validation only if known.
     """
     return (
-        _compared(comparison, "scores", _f1_columns(comparison), always=(col.F1, *_alone(comparison))),
-        _compared(comparison, "costs", _cost_columns(comparison), always=(col.ROUNDS_TO_85,)),
-        _compared(comparison, "more", _other_columns(comparison), always=_WIDE),
+        _compared(comparison, _f1_columns(comparison), always=(col.F1, *_alone(comparison))),
+        _compared(comparison, _cost_columns(comparison)),
+        _compared(comparison, _other_columns(comparison), always=_WIDE),
     )
 
 
 def _f1_columns(comparison: Comparison) -> tuple[Column, ...]:
-    return (col.F1, *SCORES, _CHANGE_OF_F1, *_own_metrics(comparison), *_alone(comparison))
+    own = map(col.own_metric, comparison.metrics)
+    return (col.F1, *SCORES, _CHANGE_OF_F1, *own, *_alone(comparison))
 
 
 def _alone(comparison: Comparison) -> tuple[Column, ...]:
@@ -343,20 +339,14 @@ def _change(label: str, figure: str) -> Column:
     return Column(f"{label} vs {REFERENCE} [95 %]", gain=lambda _, method: method.over_reference(figure))
 
 
-def _compared(
-    comparison: Comparison,
-    slug: str,
-    columns: Sequence[Column],
-    *,
-    always: Collection[Column] = (),
-) -> Table:
+def _compared(comparison: Comparison, columns: Sequence[Column], *, always: Collection[Column] = ()) -> Table:
     """A row per method, a rule above the first bound.
 
     Columns that no method has a figure for are left out, but ``always``. Cells are texts alone, without origins.
     """
     shown = recorded(comparison, columns, always)
     table = table_of(comparison, comparison.labels, shown, cell=_text_cell, has_number=False)
-    return replace(table, slug=slug, meanings=_meanings(shown))
+    return replace(table, meanings=_meanings(shown))
 
 
 def _text_cell(comparison: Comparison, method: MethodResult, column: Column, _: PaperCell | None) -> Cell:

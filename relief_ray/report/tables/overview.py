@@ -167,13 +167,13 @@ def _one_of_each(runs: Sequence[Loaded]) -> list[tuple[Loaded, DataFacts]]:
 
 def _windows_table(comparison: Comparison, slug: str, known: Sequence[tuple[Loaded, DataFacts]]) -> Table:
     """A row per fold: who is tested on, and how many windows each part has."""
-    rows = []
+    rows, is_folded = [], has_folds(known[0][0].run.config)
     for loaded, facts in known:
-        place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(comparison.text("data.split"))
+        place = str(loaded.replicate[0]) if is_folded else split_name(comparison.text("data.split"))
         numbers = (facts.test, facts.train, facts.validation, len(facts.clients))
         row = [place, ", ".join(loaded.subjects) or NONE, *(f"{n:,}" if n else NONE for n in numbers)]
         rows += [] if row in rows else [row]
-    first = "fold" if has_folds(known[0][0].run.config) else "split"
+    first = "fold" if is_folded else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
     return word_table(head, rows, slug, _caption(comparison, known[0][1])).without_blanks()
 

@@ -12,7 +12,7 @@ from relief_ray.config.experiment import all_keys
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
-from relief_ray.report.paper import PaperCell, read_paper
+from relief_ray.report.paper import PAPER_DATA, PaperCell, read_paper
 from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.results import COSTS, KEY
 from relief_ray.report.runs import level_values
@@ -91,8 +91,11 @@ def is_comparable(comparison: Comparison, *, any_fleet: bool = False) -> bool:
 
 def departures(comparison: Comparison) -> list[str]:
     """Settings that leave the paper's protocol: ``rounds 20 (paper: 200)``."""
-    here = {key: comparison.text(key) for key in _PROTOCOL if key not in comparison.searched}
-    return [f"{k} {ours} (paper: {_PROTOCOL[k]})" for k, ours in here.items() if ours not in ("", _PROTOCOL[k])]
+    return [
+        f"{key} {ours} (paper: {theirs})"
+        for key, theirs in _PROTOCOL.items()
+        if key not in comparison.searched and (ours := comparison.text(key)) not in ("", theirs)
+    ]
 
 
 def origin_of(comparison: Comparison, label: str, figure: str) -> Origin:
@@ -104,7 +107,7 @@ def origin_of(comparison: Comparison, label: str, figure: str) -> Origin:
         if comparison.clock == "measured":
             return "measured"
         return "FITTED" if is_fitted or _is_target(comparison, label, figure) else "simulated"
-    if comparison.first.data_origin != "real":
+    if comparison.runs[0].run.data_origin != "real":
         return "SYNTHETIC"
     if figure.startswith("up_") and (is_fitted or _has_fitted_width(comparison, label)):
         return "FITTED"
@@ -131,7 +134,7 @@ def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
         for name in (label, REFERENCE)
     )
     shared = mine.keys() & whole.keys()
-    return label == REFERENCE or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
+    return label == REFERENCE or (bool(shared) and all(isclose(mine[k], whole[k]) for k in shared))
 
 
 def _has_fitted_width(comparison: Comparison, label: str) -> bool:
@@ -142,9 +145,14 @@ def _has_fitted_width(comparison: Comparison, label: str) -> bool:
 
 
 def printed(comparison: Comparison, table: str, row: str, column: Column, prefix: str = "") -> PaperCell | None:
-    """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``."""
-    name = column.printed(comparison.dataset)
-    return read_paper()[table].get(row, prefix + name) if name else None
+    """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``.
+
+    All but F1 are of PAMAP2, F1 of MHEALTH too.
+    """
+    known = PAPER_DATA if "{data}" in column.paper else ("pamap2",)
+    if comparison.dataset not in known:
+        return None
+    return read_paper()[table].get(row, prefix + column.paper.format(data=comparison.paper_data))
 
 
 def second_line(comparison: Comparison) -> str:
@@ -276,12 +284,10 @@ def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) 
     )
 
 
-def recorded(
-    comparison: Comparison, columns: Sequence[Column], always: Collection[Column] = (ROUNDS_TO_85,)
-) -> tuple[Column, ...]:
-    """The columns without those that no run has a figure for, but ``always``: a target that none reached is told."""
+def recorded(comparison: Comparison, columns: Sequence[Column], always: Collection[Column] = ()) -> tuple[Column, ...]:
+    """The columns without those that no run has a figure for, but ``always``, and a target that none reached."""
     known = {figure for row in comparison.rows for figure in row.stats}
-    return tuple(c for c in columns if not known or c in always or c.gain or c.figure in known)
+    return tuple(c for c in columns if not known or c is ROUNDS_TO_85 or c in always or c.gain or c.figure in known)
 
 
 def gap(statuses: Sequence[str]) -> Cell:

@@ -36,6 +36,9 @@ EPS = 1e-12
 
 GROWTH = 1.5
 
+# Labels and difficulties of samples (B,).
+Pairs = tuple[Tensor, Tensor]
+
 
 def exit_shares(num_exits: int) -> tuple[float, ...]:
     """``pi_i`` proportional to ``1.5^i``: (0.4, 0.6) for two exits."""
@@ -178,7 +181,7 @@ def diversity(noise_Bq: Tensor, latent: Tensor) -> Tensor:
 
 def generator_loss(
     made: tuple[Tensor, Tensor, Mapping[str, Tensor]],
-    wanted: tuple[Tensor, Tensor],
+    wanted: Pairs,
     model: tuple[Network, Sequence[str | None]],
     judge: Network,
 ) -> Tensor:
@@ -279,7 +282,7 @@ class _Rung:
     generator: Generator
     optimizer: torch.optim.Adam
 
-    def generate(self, noise: Tensor, wanted: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def generate(self, noise: Tensor, wanted: Pairs) -> tuple[Tensor, dict[str, Tensor]]:
         """Latent values, and windows of the modalities that the class's clients own."""
         latent = self.generator(noise, *wanted)
         windows = self.generator.windows(latent)
@@ -332,7 +335,7 @@ def _seed(streams: Streams, name: str, depth: int) -> int:
     return int(streams.numpy(f"distillation.{name}", depth).integers(2**31))
 
 
-def _wanted(model: DepthModel, recipe: Recipe, draws: tuple[Streams, int], epoch: int) -> tuple[Tensor, Tensor]:
+def _wanted(model: DepthModel, recipe: Recipe, draws: tuple[Streams, int], epoch: int) -> Pairs:
     make = draws[0].torch("distillation.pairs", draws[1], epoch, model.depth)
     index = torch.randint(len(model.labels), (recipe.batch_size,), generator=make)
     return model.labels[index], model.difficulty[index]
@@ -343,9 +346,7 @@ def _noise(rung: _Rung, num: int, streams: Streams, *key: int) -> Tensor:
     return torch.rand(num, rung.network.num_classes, generator=make)
 
 
-def _train_generator(
-    rung: _Rung, wanted: tuple[Tensor, Tensor], judge: Network, draws: tuple[Streams, int], epoch: int
-) -> None:
+def _train_generator(rung: _Rung, wanted: Pairs, judge: Network, draws: tuple[Streams, int], epoch: int) -> None:
     """Train a class's generator by one step of Adam."""
     rung.generator.train()
     noise = _noise(rung, len(wanted[0]), *draws, -1, epoch)
@@ -364,7 +365,7 @@ def _step(optimizer: torch.optim.Adam, loss: Tensor) -> None:
 
 def _student_step(
     rungs: Sequence[_Rung],
-    wanted: Sequence[tuple[Tensor, Tensor]],
+    wanted: Sequence[Pairs],
     weighing: tuple[ExitWeights, torch.optim.Adam],
     recipe: Recipe,
     draws: tuple[Streams, int, int],
@@ -389,9 +390,7 @@ def _student_step(
                 p.sub_(g + recipe.weight_decay * p, alpha=recipe.lr)
 
 
-def _pair_loss(
-    teacher: _Rung, student: _Rung, wanted: tuple[Tensor, Tensor], noise: Tensor, weights: ExitWeights
-) -> Tensor | None:
+def _pair_loss(teacher: _Rung, student: _Rung, wanted: Pairs, noise: Tensor, weights: ExitWeights) -> Tensor | None:
     """Loss of a student against its teacher; None where fewer than two samples reach the teacher's last exit."""
     with torch.no_grad():
         teacher.generator.eval()

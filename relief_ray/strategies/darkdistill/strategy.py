@@ -117,8 +117,9 @@ PRESETS = {
 
 def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
     """Exits behind every depth class but the last."""
-    check_depths(config.depth_by_type.items(), len(last_layers(layout, config.num_depths)))
-    return exits(layout, last_layers(layout, config.num_depths)[:-1])
+    lasts = last_layers(layout, config.num_depths)
+    check_depths(config.depth_by_type.items(), len(lasts))
+    return exits(layout, lasts[:-1])
 
 
 def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, depth: int) -> Assignment:

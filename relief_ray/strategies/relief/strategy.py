@@ -184,7 +184,7 @@ class Relief(StrategyConfig):
 
 def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
     """Weight of a client: 1 or its sample count, times ``|M_n|`` for B (Eq. (4); 1/M cancels) unless diluted (V2)."""
-    weight = float(base(group, client, task))
+    weight = base(group, client, task)
     by_modalities = group.role == "fusion_b" and (config.mean == "cohort" or task.phase == BOOTSTRAP)
     return weight * len(client.modalities) if by_modalities else weight
 

@@ -16,11 +16,11 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.core.messages import Assignment, ClientState, EvalTarget, Trained
 from relief_ray.experiment.experiment import Experiment, ignore, never
 from relief_ray.experiment.lifecycle import create
+from relief_ray.plugins.blame import naming_users_code
 from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.studies.loop import naming_users_code
 from relief_ray.support.errors import LeftOut, UserCodeFailed, UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
