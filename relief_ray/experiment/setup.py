@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -425,7 +425,16 @@ def assemble(
     for name, function in metrics.items():  # a fault is told before the first round
         own_value(name, function, np.ones((backbone.shape.num_classes,) * 2, dtype=np.int64))
     return Setup(
-        **{field.name: getattr(model, field.name) for field in fields(Planned)},
+        config=config,
+        fleet=fleet,
+        types=types,
+        layout=model.layout,
+        strategy=model.strategy,
+        engine=engine,
+        planner=model.planner,
+        accountant=model.accountant,
+        fedavg=model.fedavg,
+        received=model.received,
         data=data,
         num_own_values=model.plain.layout.numel,
         start=backbone.params(),

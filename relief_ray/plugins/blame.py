@@ -17,7 +17,6 @@ from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import NoReturn, TypeVar
 
-from relief_ray.core.federated import RoundVoid
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, listed, plain, shown
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
@@ -150,6 +149,8 @@ def naming_users_code() -> Iterator[None]:
     Raises:
         UserCodeFailed: function, file and line of such an error.
     """
+    from relief_ray.core.federated import RoundVoid  # loads torch, for which the command line's help does not wait
+
     try:
         yield
     except (UserError, RoundVoid, FloatingPointError):

@@ -146,7 +146,7 @@ def _flow_violation(who: str, task: Assignment, layout: GroupLayout) -> str:
 def _beyond(layout: GroupLayout, inner: Selection, *outer: Selection) -> list[GroupId]:
     """Groups of ``inner``, in storage order, of which it has more than the ``outer`` selections together."""
     beyond = []
-    for j in (j for j in layout.ids if j in inner):
+    for j in [j for j in layout.ids if j in inner]:
         parts = [selection[j] for selection in outer if j in selection]
         if any(part.whole or part == inner[j] for part in parts):
             continue
@@ -491,7 +491,7 @@ def _values_violation(sent: Update) -> str:
 def _sent_not_finite_violation(sent: Update) -> str:
     """Find NaN or infinity in an update whose inputs were finite."""
     part = _values_violation(sent)
-    return part and f"{part} has NaN or infinity, expected finite values as it was given"
+    return f"{part} has NaN or infinity, expected finite values as it was given" if part else ""
 
 
 # The table -----------------------------------------------------------------------------------------------------------

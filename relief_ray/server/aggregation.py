@@ -181,10 +181,12 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
     for j in update.delta:
         if not isfinite(update.receipt.sq_norm[j]):
             return f"group {j!r}: {NOT_FINITE}"
-    for what, values in (("statistic", update.receipt.stats), ("personal state", update.state)):
-        for name, value in values.items():
-            if not all_finite(value):
-                return f"{what} {name!r} is not finite"
+    for name, value in update.receipt.stats.items():
+        if not bool(torch.isfinite(value).all()):  # of any dtype, unlike state, which is stored
+            return f"statistic {name!r} is not finite"
+    for name, value in update.state.items():
+        if not all_finite(value):
+            return f"personal state {name!r} is not finite"
     return None
 
 

@@ -117,9 +117,8 @@ class Worker:
         job, is_watched = self.job, bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
         # Deltas that only the sums read need no memory of their own, which is faster.
         reuses_memory = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
-        if not self._backwards:
-            updates = self.runs.updates(round_, models, blocks, states, received, reuses_memory=reuses_memory)
-        else:
+        updates = self.runs.updates(round_, models, blocks, states, received, reuses_memory=reuses_memory)
+        if self._backwards:
             alone = [[task] for block in reversed(blocks) for task in reversed(block)]
             updates = reversed(list(self.runs.updates(round_, models, alone, states, reuses_memory=False)))
         return (self._sum_block(islice(updates, len(block)), states, is_watched) for block in blocks)

@@ -109,7 +109,7 @@ class LocalOptimizer:
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         self._is_once = False
-        self._temporary: dict[tuple[torch.dtype, int], Tensor] = {}
+        self._temporary: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor, Tensor]] = {}
         # Fused kernels count steps where the parameters are.
         self._slots = {
             id(p): _Slot(
@@ -232,8 +232,10 @@ class LocalOptimizer:
         """Zero moments in the shape of ``values``, in memory that all pieces share."""
         key = values.dtype, values.numel()
         if key not in self._temporary:
-            self._temporary[key] = values.new_empty(2, values.numel())
-        mean, square = self._temporary[key].zero_()
+            both = values.new_empty(2, values.numel())
+            self._temporary[key] = both, both[0], both[1]
+        both, mean, square = self._temporary[key]
+        both.zero_()
         return mean, square
 
 

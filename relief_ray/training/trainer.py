@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -146,7 +146,14 @@ class Trainer:
         plan = self.plan(context.info.modalities, task, num_windows, receives=bool(run.received.rows))
         is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
         return LoadedRun(
-            **{field.name: getattr(run, field.name) for field in fields(ClientRun)},
+            context=context,
+            task=task,
+            data=run.data,
+            program=run.program,
+            clock=run.clock,
+            probes=run.probes,
+            statistics=run.statistics,
+            received=run.received,
             plan=plan,
             output=task.output or self.backbone.output,
             cross_entropy=cross_entropy if self.config.engine == "fused" else functional.cross_entropy,

@@ -359,7 +359,7 @@ def look():
 folder = Path(sys.argv[1])
 setup, opened = create(parse(json.loads(sys.argv[2])), folder)
 opened.close()
-with StopSignals() as stop:
+with StopSignals("") as stop:
     def should_stop():
         look()
         return stop.requested()
