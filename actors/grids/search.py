@@ -124,7 +124,7 @@ class Sampler:
     space: tuple[Dimension, ...]
     tries: list[Level] = field(default_factory=list)
     _study: optuna.Study = field(init=False)
-    _trials: dict[str, list[optuna.Trial]] = field(default_factory=dict)
+    _trials: dict[str, list[optuna.Trial]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open a study in memory."""

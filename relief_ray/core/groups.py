@@ -240,7 +240,7 @@ class GroupLayout:
 
     def num_values(self, selection: Selection) -> int:
         """Count the values that ``selection`` names."""
-        return sum(self._by_id[j].numel if p.whole else sum(self.lengths(j, p)) for j, p in selection.items())
+        return sum(_length(self._spans[j] if part.whole else self.indices(j, part)) for j, part in selection.items())
 
     def views(self, flat: Tensor) -> dict[GroupId, Tensor]:
         """Return ``theta_j`` of every group, as views of the flat model vector (``numel``,)."""
@@ -332,3 +332,7 @@ def _tensor_indices(spec: TensorSpec, part: Part) -> Tensor:
     index = torch.arange(spec.offset, spec.offset + spec.numel)
     axis, number = part.lead(spec)
     return index.view(spec.shape).narrow(axis, 0, number).reshape(-1)
+
+
+def _length(index: slice | Tensor) -> int:
+    return index.stop - index.start if isinstance(index, slice) else len(index)

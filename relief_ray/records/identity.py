@@ -232,7 +232,7 @@ def machine_facts() -> Machine:
 def cpu_name(cpuinfo: Path) -> str:
     """Return the processor's name; for boards without one in ``cpuinfo`` the architecture."""
     lines = text_in(cpuinfo).splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith("model name")]
+    names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 

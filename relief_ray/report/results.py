@@ -125,6 +125,7 @@ def score_at(tested: Curve | None, cost: str, budget: float, score: str = "f1_pe
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     first, second = loaded.repetition
+    replicate = loaded.value("replicate")
     return {
         "run": number,
         "method": loaded.label,
@@ -134,7 +135,7 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
         **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
         "repetition": first * 10**6 + second + 1,
-        "replicate": first if second == -1 else None,
+        "replicate": replicate if isinstance(replicate, int) else None,
         "rounds": loaded.rounds[-1].round,
         "model_sha256": loaded.rounds[-1].model_sha256,
         "data_origin": loaded.run.data_origin,

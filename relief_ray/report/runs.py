@@ -129,7 +129,9 @@ class Loaded:
 
     @property
     def is_fitted(self) -> bool:
-        """True where the fleet's utilisation was fitted to the paper's joules."""
+        """True where the fleet's utilisation was fitted to the paper's joules; committed cells tell by settings."""
+        if self.committed is None:
+            return self.run.calibration.get("origin") == "FITTED"
         return self.value("costs.utilisation") is None
 
     @property

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from relief_ray.config.experiment import ExperimentConfig, assign, explain, settings_of
 from relief_ray.core.groups import GroupLayout, ParamGroup
+from relief_ray.core.messages import Fleet
 from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
 from relief_ray.data.describe import Description as DataFacts
 from relief_ray.data.describe import describe as data_facts
@@ -171,9 +172,7 @@ def _facts(model: Model) -> dict[str, Any]:
             "values": g.numel,
             "bytes": 4 * g.numel,
             "flops_per_window": costs.group_flops(g.id),
-            "clients": 1
-            if model.config.strategy.pooled
-            else sum(g.modality in (None, *c.modalities) for c in model.fleet.clients),
+            "clients": 1 if model.config.strategy.pooled else _num_owners(model.fleet, g),
             "tensors": {t.name: list(t.shape) for t in g.tensors},
         }
         for g in layout
@@ -185,6 +184,11 @@ def _facts(model: Model) -> dict[str, Any]:
         "subtotals": _subtotals(layout),
         "frozen": {**model.backbone.facts, **_frozen_shares(model)},
     }
+
+
+def _num_owners(fleet: Fleet, group: ParamGroup) -> int:
+    """Number of clients that can train the group."""
+    return len(fleet) if group.modality is None else len(fleet.cohort(group.modality))
 
 
 def _subtotals(layout: GroupLayout) -> dict[str, object]:

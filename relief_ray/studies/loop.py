@@ -613,7 +613,7 @@ def _computing(request: Request) -> AbstractContextManager[Computer]:
     if place == "here":
         return nullcontext(Computer())
     with suppress(ImportError):
-        for found in entry_points(group="relief_ray.runtimes", name=place):
+        if found := next(iter(entry_points(group="relief_ray.runtimes", name=place)), None):
             made: AbstractContextManager[Computer] = found.load()()
             return made
     leave = ", or leave jobs out" if request.jobs > 1 else ""

@@ -33,7 +33,7 @@ def num_cores(root: Path = Path("/")) -> int:
 
     ``root``: where the machine's ``proc`` and ``sys`` lie.
     """
-    return max(1, min([_bound_cores(), *(int(quota + 0.5) for quota in _cpu_quotas(root))]))
+    return max(1, min(_bound_cores(), *(int(quota + 0.5) for quota in _cpu_quotas(root))))
 
 
 def _bound_cores() -> int:
@@ -43,6 +43,7 @@ def _bound_cores() -> int:
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """CPU quotas, in cores, of all groups that this process is in."""
+    yield float(os.cpu_count() or 1)
     for folder in _groups("cpu", root):
         quota, period = number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")
         words = text_in(folder / "cpu.max").split()

@@ -488,9 +488,11 @@ def _remove_leftovers(database: Path) -> None:
 def _experiment(client: MlflowClient, store: Store) -> str:
     experiment = client.get_experiment_by_name(store.experiment)
     if experiment is None:
-        place = (store.database.parent / "mlartifacts" / store.experiment).as_uri() if store.database else None
+        place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
         with suppress(Exception):  # another machine may have been faster; the second query decides
-            client.create_experiment(store.experiment, artifact_location=place, tags=_EXPERIMENT_TAGS)
+            client.create_experiment(
+                store.experiment, artifact_location=place.as_uri() if place else None, tags=_EXPERIMENT_TAGS
+            )
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
     if experiment.lifecycle_stage != "active":

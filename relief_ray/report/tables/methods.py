@@ -119,7 +119,8 @@ def clocks_table(comparison: Comparison) -> Table | None:
     rows = []
     for method in comparison.rows:
         if SPEEDUP.figure in method.stats:
-            cells = tuple(method_cell(c, m, SPEEDUP) for c in by_clock if (m := c.row(method.label)))
+            known = ((c, next(m for m in c.rows if m.label == method.label)) for c in by_clock)
+            cells = tuple(method_cell(c, m, SPEEDUP) for c, m in known)
             rows.append(Row(name_of(method), cells, faint=method.is_bound))
     note = (
         f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
