@@ -17,7 +17,7 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.conformance.trial import Conformance, concluded, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
-from relief_ray.experiment.experiment import MakeExecutor, ignore
+from relief_ray.experiment.experiment import MakeExecutor, Stop, ignore
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.studies.loop import Computer
@@ -27,7 +27,7 @@ from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
-    from relief_ray.studies.copies import Say, Stop
+    from relief_ray.studies.copies import Say
     from relief_ray.studies.loop import Loop, Tell
 
 # Worker processes on which a method has to have the bits of the plain loop.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relief_ray.experiment.experiment import never
+from relief_ray.experiment.experiment import Stop, never
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.mlflow import MlflowTarget
@@ -17,7 +17,6 @@ from relief_ray.support.table import grouped
 from relief_ray.support.text import install
 
 Say = Callable[[str], None]
-Stop = Callable[[], bool]
 _NO_MLFLOW = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, RecordConfig, parse
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
-from relief_ray.experiment.experiment import never, open_cell, run_opened
+from relief_ray.experiment.experiment import Stop, never, open_cell, run_opened
 from relief_ray.experiment.lifecycle import naming_data
 from relief_ray.experiment.setup import Setup
 from relief_ray.experiment.verify import verified
@@ -41,7 +41,7 @@ from relief_ray.records.schema import PARTLY, VERIFIED, RoundRecord, RunRecord, 
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import draw_of, variant_names
 from relief_ray.strategies import facts_of, method_name
-from relief_ray.studies.copies import Say, Stop, copied
+from relief_ray.studies.copies import Say, copied
 from relief_ray.studies.plan import Plan, State, look_at, refuse_stale
 from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
